@@ -1,0 +1,1 @@
+"""Libraries that every service may import; they import no service."""
