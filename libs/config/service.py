@@ -1,0 +1,49 @@
+"""The settings that every service has, so that each is run the same way."""
+
+from __future__ import annotations
+
+import pathlib
+from dataclasses import dataclass
+
+from libs.config.fields import ConfigError, port_setting, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceConfig:
+    """Flags common to every Impala service."""
+
+    host: str = setting("127.0.0.1", "Address to listen on; anything but loopback needs TLS.")
+    port: int = port_setting(0)
+    advertise: str = setting("", "host:port that others reach this member by; empty: as bound.")
+    etcd: tuple[str, ...] = setting(
+        ("127.0.0.1:2379",), "etcd endpoints, host:port separated by commas."
+    )
+    member: str = setting("", "This member's name in the cluster; empty: host and port make it.")
+    tls_cert: pathlib.Path | None = setting(None, "Server certificate chain, PEM.")
+    tls_key: pathlib.Path | None = setting(None, "The certificate's private key, PEM.")
+    tls_ca: pathlib.Path | None = setting(
+        None, "CA that peers are checked against, PEM; with it clients must show a certificate."
+    )
+    insecure: bool = setting(False, "Serve beyond loopback without TLS (a trusted network only).")
+    drain_s: float = setting(
+        10.0, "Seconds that running calls may take after SIGTERM; 0 cuts them.", minimum=0
+    )
+    metrics_port: int = setting(
+        -1, "Port of Prometheus metrics; 0 picks a free one, -1: none.", minimum=-1, maximum=65535
+    )
+    log_level: str = setting(
+        "info", "Least severe message shown.", choices=("debug", "info", "warning", "error")
+    )
+    log_json: bool = setting(False, "Log JSON lines instead of text for people.")
+
+    def __post_init__(self) -> None:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ConfigError("--tls-cert and --tls-key go together: give both or neither.")
+        for path in (self.tls_cert, self.tls_key, self.tls_ca):
+            if path is not None and not path.is_file():
+                raise ConfigError(f"The TLS file {path} does not exist.")
+        if not self.etcd:
+            raise ConfigError("--etcd names no endpoint; give host:port.")
+        for endpoint in self.etcd:
+            if not endpoint.rpartition(":")[2].isdecimal():
+                raise ConfigError(f"--etcd has {endpoint!r}, but an endpoint is host:port.")
