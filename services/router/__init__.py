@@ -1,0 +1,1 @@
+"""The front door: HTTP and the public gRPC API."""

@@ -1,0 +1,66 @@
+"""Errors that a client caused, in the form every client reads.
+
+    RequestError            status, message, type, param, code
+      BadRequest            400: the request is wrong
+        ContextTooLong      400 context_length_exceeded
+
+The envelope is `{"error": {"message", "type", "param", "code"}}`; `param` names the field
+(`messages[3].content[0].type`) and is null where no single field is at fault.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class RequestError(Exception):
+    """A request refused, with what the client needs to mend it."""
+
+    status = 400
+    type = "invalid_request_error"
+
+    def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code
+
+    def envelope(self) -> dict[str, Any]:
+        """The body of the HTTP reply."""
+        return error_envelope(self.message, self.type, self.param, self.code)
+
+
+class BadRequest(RequestError):
+    """A field is missing, of the wrong type, out of range or not supported."""
+
+
+class ContextTooLong(BadRequest):
+    """Prompt and answer do not fit the model's context."""
+
+    def __init__(self, prompt: int, max_tokens: int | None, context: int, param: str) -> None:
+        self.prompt_tokens = prompt
+        self.max_tokens = max_tokens
+        self.context = context
+        super().__init__(
+            _context_message(prompt, max_tokens, context), param, "context_length_exceeded"
+        )
+
+
+def _context_message(prompt: int, max_tokens: int | None, context: int) -> str:
+    head = f"This model's maximum context length is {context} tokens."
+    if max_tokens is None:
+        return (
+            f"{head} The prompt alone has {prompt} tokens, which leaves no room for an answer. "
+            "Shorten the prompt."
+        )
+    return (
+        f"{head} You requested {prompt + max_tokens} tokens ({prompt} in the prompt, "
+        f"{max_tokens} for the completion). Shorten the prompt or lower max_tokens."
+    )
+
+
+def error_envelope(
+    message: str, type_: str, param: str | None = None, code: str | None = None
+) -> dict[str, Any]:
+    """`{"error": {...}}` with all four members, always."""
+    return {"error": {"message": message, "type": type_, "param": param, "code": code}}
