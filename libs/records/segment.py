@@ -1,0 +1,39 @@
+"""A segment: outcomes of lines as JSON lines, appended by the leader in the order they came.
+
+The record of a line is kept as raw bytes from the router to the output file: what was checked
+once is never parsed and printed again.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+
+class SegmentLine(msgspec.Struct, kw_only=True):
+    line: int
+    kind: str
+    """"output" or "error"."""
+    record: msgspec.Raw
+    """The line of the output or error file: ASCII JSON without a newline."""
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(SegmentLine)
+
+
+def encode_line(line: int, kind: str, record: bytes) -> bytes:
+    return (
+        _encoder.encode(SegmentLine(line=line, kind=kind, record=msgspec.Raw(record)))
+        + b"\n"
+    )
+
+
+def encode_segment(lines: Iterable[tuple[int, str, bytes]]) -> bytes:
+    return b"".join(encode_line(*line) for line in lines)
+
+
+def decode_segment(data: bytes) -> Iterator[SegmentLine]:
+    """Raises msgspec.DecodeError on a damaged segment: nothing of it may be trusted."""
+    for raw in data.split(b"\n"):
+        if raw:
+            yield _decoder.decode(raw)
