@@ -101,7 +101,9 @@ def test_a_character_split_over_chunks_is_valid() -> None:
     ],
     ids=["bad byte", "cut by another character", "cut by the end", "utf-16", "utf-16 bom", "nul"],
 )
-def test_what_is_not_utf8_is_refused_with_its_offset(chunks: tuple[bytes, ...], offset: int) -> None:
+def test_what_is_not_utf8_is_refused_with_its_offset(
+    chunks: tuple[bytes, ...], offset: int
+) -> None:
     with pytest.raises(NotUtf8, match="utf-8") as caught:
         check(*chunks)
     assert caught.value.offset == offset

@@ -1,0 +1,50 @@
+"""Page sizes as OpenAI's listings take them, and the list envelope they answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from services.router.core.errors import BadRequest
+
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
+
+
+def parse_limit(text: str | None, default: int, maximum: int) -> int:
+    """0 is an empty page; a negative or larger one is refused in OpenAI's words."""
+    if text is None or text == "":
+        return default
+    if not _INTEGER.fullmatch(text):
+        raise BadRequest(
+            f"Invalid 'limit': expected an integer, but got {text[:40]!r} instead.",
+            "limit",
+            "invalid_type",
+        )
+    value = int(text)
+    if value > maximum:
+        raise BadRequest(
+            f"Invalid 'limit': integer above maximum value. Expected a value <= {maximum}, "
+            f"but got {value} instead.",
+            "limit",
+            "integer_above_max_value",
+        )
+    if value < 0:
+        raise BadRequest(
+            "Invalid 'limit': integer below minimum value. Expected a value >= 0, "
+            f"but got {value} instead.",
+            "limit",
+            "integer_below_min_value",
+        )
+    return value
+
+
+def list_envelope(items: Sequence[dict[str, Any]], has_more: bool) -> dict[str, Any]:
+    """`has_more` is never true on an empty page: the official client would stop silently."""
+    return {
+        "object": "list",
+        "data": list(items),
+        "first_id": items[0]["id"] if items else None,
+        "last_id": items[-1]["id"] if items else None,
+        "has_more": has_more and bool(items),
+    }
