@@ -1,0 +1,28 @@
+"""gRPC as every Impala service speaks it: one server frame, one client, one table of statuses."""
+
+from libs.rpc.channel import call, connect, remaining, stream, upload
+from libs.rpc.lifecycle import Shutdown, run_service
+from libs.rpc.server import PortInUse, RpcServer
+from libs.rpc.status import abort, error_of, from_rpc_error, status_of, trailers_of
+from libs.rpc.tls import ClientTls, ServerTls, check_exposure, is_loopback
+
+__all__ = [
+    "ClientTls",
+    "PortInUse",
+    "RpcServer",
+    "ServerTls",
+    "Shutdown",
+    "abort",
+    "call",
+    "check_exposure",
+    "connect",
+    "error_of",
+    "from_rpc_error",
+    "is_loopback",
+    "remaining",
+    "run_service",
+    "status_of",
+    "stream",
+    "trailers_of",
+    "upload",
+]

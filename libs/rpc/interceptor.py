@@ -1,0 +1,188 @@
+"""What surrounds every handler: errors become statuses, calls are counted, a drain refuses.
+
+Three hangs and leaks of grpc.aio are closed here:
+ * A CancelledError raised inside a handler whose own call was not cancelled (a sub-task was, or a
+   channel was closed) would leave the client waiting for ever (grpc issue 29248): it becomes
+   INTERNAL.
+ * A response generator suspended at `yield` when its client goes away would be closed whenever the
+   garbage collector comes by: it is closed in the call's own task, at once.
+ * An error whose text does not fit in a header would break the stream: `libs.rpc.status` cuts it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
+
+import grpc
+
+from libs.clock import Clock, SystemClock
+from libs.errors import DataLoss, ImpalaError, Internal, Unavailable
+from libs.obs import LATENCY_BUCKETS, Metrics
+from libs.rpc.status import abort, error_of
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+_Context = Any  # grpc.aio.ServicerContext; its generics say nothing here.
+_CODES = {code.value[0]: code.name for code in grpc.StatusCode}
+_HOUSEKEEPING = ("/grpc.health.", "/grpc.reflection.")
+
+
+class InFlight:
+    """How many calls run, and whether new ones are refused. Owned by the event loop's thread."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.refusing = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def enter(self) -> None:
+        self.count += 1
+        self._idle.clear()
+
+    def leave(self) -> None:
+        self.count -= 1
+        if self.count == 0:
+            self._idle.set()
+
+    async def wait_idle(self) -> None:
+        await self._idle.wait()
+
+
+class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+    """Wraps each registered method once and keeps the wrapped handler."""
+
+    def __init__(self, in_flight: InFlight, metrics: Metrics, clock: Clock | None = None) -> None:
+        self._in_flight = in_flight
+        self._clock = clock or SystemClock()
+        self._handlers: dict[str, Any] = {}
+        self._calls = metrics.counter(
+            "impala_rpc_server_calls", "Calls ended, by status.", ["method", "code"]
+        )
+        self._seconds = metrics.histogram(
+            "impala_rpc_server_seconds",
+            "Seconds from a call's start to its end, streams included.",
+            ["method"],
+            LATENCY_BUCKETS,
+        )
+        self._running = metrics.gauge("impala_rpc_server_running", "Calls running.", ["method"])
+
+    async def intercept_service(
+        self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
+    ) -> Any:
+        method: str = handler_call_details.method
+        wrapped = self._handlers.get(method)
+        if wrapped is None:
+            handler = await continuation(handler_call_details)
+            if handler is None:
+                return None  # gRPC answers UNIMPLEMENTED; a made-up name must not become a label
+            wrapped = self._handlers[method] = self._wrap(method, handler)
+        return wrapped
+
+    def _wrap(self, method: str, handler: Any) -> Any:
+        behavior = (
+            handler.unary_unary
+            or handler.unary_stream
+            or handler.stream_unary
+            or handler.stream_stream
+        )
+        if inspect.isasyncgenfunction(behavior):
+            behavior = _writing(behavior)
+        elif not inspect.iscoroutinefunction(behavior):
+            raise TypeError(f"{method} must be a coroutine or an async generator function")
+
+        async def guarded(request: Any, context: _Context) -> Any:
+            return await self._guard(method, behavior(request, context), context)
+
+        kind = "stream" if handler.request_streaming else "unary"
+        kind += "_stream" if handler.response_streaming else "_unary"
+        make = getattr(grpc, f"{kind}_rpc_method_handler")
+        return make(guarded, handler.request_deserializer, handler.response_serializer)
+
+    async def _guard(self, method: str, body: Awaitable[_T], context: _Context) -> _T:
+        housekeeping = method.startswith(_HOUSEKEEPING)
+        if self._in_flight.refusing and not housekeeping:
+            body.close()  # type: ignore[attr-defined]
+            self._calls.labels(method, "UNAVAILABLE").inc()
+            await abort(context, Unavailable("This server is going away.", "DRAINING", None, 1.0))
+        if housekeeping:
+            return await self._answer(method, body, context)
+        self._in_flight.enter()
+        try:
+            return await self._answer(method, body, context)
+        finally:
+            self._in_flight.leave()
+
+    async def _answer(self, method: str, body: Awaitable[_T], context: _Context) -> _T:
+        started = self._clock.now()
+        running = self._running.labels(method)
+        running.inc()
+        code = "UNKNOWN"
+        try:
+            try:
+                answer = await body
+                code = _code_of(context)
+                return answer
+            except grpc.aio.AbortError:
+                code = _code_of(context)
+                raise
+            except asyncio.CancelledError:
+                if _is_cancelled_by_its_caller():
+                    code = _why_cancelled(context)
+                    raise
+                error: ImpalaError = Internal(
+                    "Something inside the handler was cancelled.", "HANDLER_CANCELLED"
+                )
+                log.exception("a handler was cancelled from inside", extra={"method": method})
+            except Exception as failure:  # noqa: BLE001  # every call ends in a status
+                error = error_of(failure)
+                _log_failure(method, failure, error)
+            try:
+                await abort(context, error)
+            finally:
+                code = _code_of(context)
+        finally:
+            running.dec()
+            self._calls.labels(method, code).inc()
+            self._seconds.labels(method).observe(self._clock.now() - started)
+
+
+def _writing(
+    behavior: Callable[[Any, _Context], AsyncIterator[Any]],
+) -> Callable[[Any, _Context], Awaitable[None]]:
+    async def write_all(request: Any, context: _Context) -> None:
+        async with contextlib.aclosing(behavior(request, context)) as messages:  # type: ignore[type-var]
+            async for message in messages:
+                await context.write(message)
+
+    return write_all
+
+
+def _is_cancelled_by_its_caller() -> bool:
+    """True when the call's own task was asked to cancel: disconnect, deadline or server stop."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _why_cancelled(context: _Context) -> str:
+    left = context.time_remaining()
+    return "DEADLINE_EXCEEDED" if left is not None and left <= 0 else "CANCELLED"
+
+
+def _code_of(context: _Context) -> str:
+    code = context.code()
+    return _CODES.get(code.value[0] if isinstance(code, grpc.StatusCode) else code, "UNKNOWN")
+
+
+def _log_failure(method: str, failure: Exception, error: ImpalaError) -> None:
+    fields = {"method": method, "reason": error.reason}
+    if isinstance(error, Internal | DataLoss):
+        log.error("%s", failure, exc_info=failure, extra=fields)
+    else:
+        log.debug("%s", error.message, extra=fields)

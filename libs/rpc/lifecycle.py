@@ -1,0 +1,100 @@
+"""A service's process: event loop, signals, exit codes.
+
+    def main() -> None:
+        config = parse_config(KvStoreConfig, sys.argv[1:], prog="kvstore")
+        run_service(lambda shutdown: serve(config, shutdown), name="kvstore")
+
+Exit codes: 0 after a drain, 1 when it could not start or broke, 2 for a wrong configuration, 128 +
+signal when a second signal cut the drain short.
+
+Child processes are spawned, never forked: a fork copies gRPC's threads' locks and hangs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from typing import NoReturn
+
+import uvloop
+
+from libs.errors import ImpalaError, StartupError
+
+log = logging.getLogger(__name__)
+
+
+class Shutdown:
+    """Set once, when the process should stop; from then on the service drains."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self.reason = ""
+
+    @property
+    def requested(self) -> bool:
+        return self._event.is_set()
+
+    def request(self, reason: str) -> None:
+        """Ask for the drain; the first reason stays."""
+        if not self._event.is_set():
+            self.reason = reason
+            self._event.set()
+
+    async def wait(self) -> None:
+        await self._event.wait()
+
+
+def run_service(main: Callable[[Shutdown], Awaitable[None]], name: str = "impala") -> NoReturn:
+    """Run `main` to its end on uvloop and exit the process with its code.
+
+    `main` should return soon after `shutdown` is requested (SIGTERM, SIGINT). A StartupError or
+    ImpalaError that it raises is one sentence on stderr; anything else is a traceback.
+    """
+    multiprocessing.set_start_method("spawn", force=True)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        try:
+            runner.run(_supervised(main))
+            code = 0
+        except Exception as failure:  # noqa: BLE001  # the process's last resort
+            code = _report(name, failure)
+    sys.stderr.flush()
+    raise SystemExit(code)
+
+
+async def _supervised(main: Callable[[Shutdown], Awaitable[None]]) -> None:
+    shutdown = Shutdown()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _on_signal, shutdown, number)
+    await main(shutdown)
+
+
+def _on_signal(shutdown: Shutdown, number: signal.Signals) -> None:
+    if shutdown.requested:
+        log.warning("second signal: stopping at once", extra={"signal": number.name})
+        sys.stderr.flush()
+        os._exit(128 + number)
+    log.info("draining", extra={"signal": number.name})
+    shutdown.request(number.name)
+
+
+def _report(name: str, failure: Exception) -> int:
+    plain = _plain(failure)
+    if isinstance(plain, StartupError | ImpalaError):
+        print(f"{name}: {plain}", file=sys.stderr)
+        log.debug("where it came from", exc_info=failure)
+        return plain.exit_code if isinstance(plain, StartupError) else 1
+    log.critical("stopped by an unexpected error", exc_info=failure)
+    return 1
+
+
+def _plain(failure: Exception) -> Exception:
+    """The one error inside the groups that TaskGroups wrap around it, or the group itself."""
+    while isinstance(failure, ExceptionGroup) and len(failure.exceptions) == 1:
+        failure = failure.exceptions[0]
+    return failure
