@@ -1,0 +1,59 @@
+"""Digests over source tensors and config: what makes two weight versions the same.
+
+A tensor's digest covers its canonical name, stored dtype, shape and stored bytes, so reading a
+GGUF file needs no dequantization. The root covers the config and every tensor, by sorted name.
+The same weights in two file formats are two versions: their numbers differ by rounding.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from services.modelserver.herd.models.config import ModelConfig
+from services.modelserver.herd.models.source import SourceTensor, WeightSource
+
+DIGEST_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDigests:
+    """All digests are 32 bytes. ``root`` names the weight version."""
+
+    root: bytes
+    config: bytes
+    tensors: Mapping[str, bytes]
+
+
+def digest_source(source: WeightSource, threads: int = 1) -> ModelDigests:
+    """Read every stored byte once. Hashing releases the interpreter lock, so threads help."""
+    names = sorted(source.tensors)
+    with ThreadPoolExecutor(max_workers=threads) as pool:
+        parts = pool.map(lambda name: tensor_digest(source.tensors[name]), names)
+        tensors = dict(zip(names, parts, strict=True))
+    config = config_digest(source.config)
+    return ModelDigests(root_digest(config, tensors), config, tensors)
+
+
+def tensor_digest(tensor: SourceTensor) -> bytes:
+    """blake2b over a one-line header (name, dtype, shape) and the stored bytes."""
+    shape = ",".join(str(n) for n in tensor.shape)
+    state = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    state.update(f"{tensor.name}\0{tensor.dtype}\0{shape}\0".encode())
+    state.update(tensor.stored())
+    return state.digest()
+
+
+def config_digest(config: ModelConfig) -> bytes:
+    """blake2b over the config's canonical JSON."""
+    return hashlib.blake2b(config.canonical_json(), digest_size=DIGEST_BYTES).digest()
+
+
+def root_digest(config: bytes, tensors: Mapping[str, bytes]) -> bytes:
+    """Config first, then (name, digest) by sorted name."""
+    state = hashlib.blake2b(config, digest_size=DIGEST_BYTES)
+    for name in sorted(tensors):
+        state.update(name.encode() + b"\0" + tensors[name])
+    return state.digest()

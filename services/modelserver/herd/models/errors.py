@@ -1,0 +1,25 @@
+"""What can go wrong with a model before it serves.
+
+ModelError
+ +- ModelNotFound            the name leads to no weights
+ +- UnsupportedModel         the weights are readable, but this engine has no code for them
+ +- BadWeights               a file is damaged, or does not hold what its config promises
+"""
+
+from __future__ import annotations
+
+
+class ModelError(Exception):
+    """A model cannot be used. The message is one sentence that says what to do."""
+
+
+class ModelNotFound(ModelError):
+    """No folder, file, alias or hub id of this name."""
+
+
+class UnsupportedModel(ModelError):
+    """An architecture or an option of one that Herd does not implement."""
+
+
+class BadWeights(ModelError):
+    """A weight file contradicts its config; the message names the tensor or the file."""
