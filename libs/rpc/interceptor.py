@@ -177,6 +177,8 @@ def _why_cancelled(context: _Context) -> str:
 
 def _code_of(context: _Context) -> str:
     code = context.code()
+    if code is None:  # nobody set one
+        return "OK"
     return _CODES.get(code.value[0] if isinstance(code, grpc.StatusCode) else code, "UNKNOWN")
 
 

@@ -57,7 +57,7 @@ class RpcServer:
         """service_names: full names ("impala.kvstore.v1.KvStore") of the servicers to be added.
 
         port: 0 picks a free one. max_message_bytes: the largest message, either way.
-        allow_insecure: serve beyond loopback without TLS. Raises ConfigError where that rule says no.
+        allow_insecure: serve beyond loopback without TLS. Raises ConfigError for such a host else.
         """
         check_exposure(host, protected=tls is not None or allow_insecure)
         self.host = host
@@ -135,6 +135,7 @@ class RpcServer:
         try:
             async with asyncio.timeout(0.25 + _STUBBORN_S):
                 await self.server.stop(0.25)
+                await self._in_flight.wait_idle()  # gRPC is done before the handlers have unwound
         except TimeoutError:
             log.error("a call ignored its cancellation; leaving it behind")
 
@@ -178,5 +179,5 @@ def _why_not_bound(host: str, port: int) -> StartupError:
             )
         return StartupError(f"Cannot listen on port {port} of {host}: {error.strerror}.")
     return StartupError(
-        f"gRPC could not listen on port {port} of {host}; check the certificate and key if TLS is on."
+        f"gRPC could not listen on port {port} of {host}; if TLS is on, check certificate and key."
     )

@@ -50,7 +50,7 @@ class ClientTls:
 
 
 def is_loopback(host: str) -> bool:
-    """True when only this machine can connect to `host`. A name other than localhost counts as not."""
+    """True when only this machine can connect to `host`; of names, only localhost is taken so."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
