@@ -1,0 +1,1 @@
+"""Tests across services: contract, integration, e2e, robustness."""
