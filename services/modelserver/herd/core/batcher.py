@@ -16,14 +16,15 @@ from dataclasses import dataclass, field
 
 from libs.hashing import BLOCK_TOKENS
 from services.modelserver.herd.core.claims import Claims
+from services.modelserver.herd.core.config import BatcherConfig
 from services.modelserver.herd.core.errors import (
     DuplicateSequence,
-    IntegrityError,
     NeverFits,
     ProtocolError,
     UnknownSequence,
 )
 from services.modelserver.herd.core.external import ExternalLoads
+from services.modelserver.herd.core.integrity import Places, check_blocks, check_places
 from services.modelserver.herd.core.kv_blocks import KvBlocks
 from services.modelserver.herd.core.plan import (
     BatcherStats,
@@ -37,33 +38,10 @@ from services.modelserver.herd.core.plan import (
     SeqId,
     StepPlan,
 )
-from services.modelserver.herd.core.sequence import External, Sequence, Status
+from services.modelserver.herd.core.sequence import External, Sequence, Status, rank
 from services.modelserver.herd.core.waiting import WaitingQueue
 
-
-@dataclass(frozen=True, slots=True)
-class BatcherConfig:
-    """Fixed for the batcher's life."""
-
-    num_blocks: int
-    """KV pool size in blocks of BLOCK_TOKENS tokens."""
-    max_batch_tokens: int
-    """Tokens fed per step at most; >= max_seqs, so that every running sequence gets one."""
-    max_seqs: int
-    """Sequences running at once at most."""
-    prefill_chunk: int | None = None
-    """Tokens of one sequence per step at most; None: up to the step's budget."""
-    watermark_blocks: int | None = None
-    """Blocks that an admission or a load must leave available while others run; None: 1 % of
-    the pool."""
-    external_tier: bool = False
-    """Ask the external tier for what the pool does not hold."""
-
-    def __post_init__(self) -> None:
-        if self.max_seqs < 1 or self.max_batch_tokens < self.max_seqs:
-            raise ValueError("need max_batch_tokens >= max_seqs >= 1")
-        if self.prefill_chunk is not None and self.prefill_chunk < 1:
-            raise ValueError("prefill_chunk must be at least 1")
+__all__ = ["Batcher", "BatcherConfig"]
 
 
 @dataclass(slots=True)
@@ -104,11 +82,8 @@ class Batcher:
         self._arrivals = 0
         self._in_step: StepPlan | None = None
         self._in_step_ids: frozenset[SeqId] = frozenset()
-        self._chunk_limit = config.prefill_chunk or config.max_batch_tokens
-        default_watermark = config.num_blocks // 100
-        self._watermark = (
-            default_watermark if config.watermark_blocks is None else config.watermark_blocks
-        )
+        self._chunk_limit = config.chunk_limit
+        self._watermark = config.watermark
         self._count = _Counters()
 
     # ---- sequences come and go
@@ -131,8 +106,7 @@ class Batcher:
         Blocks are free on return, or when the step or load that uses them ends.
         """
         live = [s for s in self._sequences.values() if s.request_id == request_id]
-        ended = [self._end(s, FinishReason.ABORT) for s in live if s.status is not Status.FINISHED]
-        return ended
+        return [self._end(s, FinishReason.ABORT) for s in live if s.status is not Status.FINISHED]
 
     def finish(self, seq_id: SeqId, reason: FinishReason) -> Finished:
         """End one live sequence for a reason of the shell's; blocks as with `abort`."""
@@ -251,15 +225,12 @@ class Batcher:
 
     def check_integrity(self) -> None:
         """IntegrityError if any of the books contradict each other. Linear in everything."""
-        tables = [block for seq in self._sequences.values() for block in seq.block_table]
-        self._kv.check_integrity([*tables, *self._loads.holds()])
-        self._claims.check_integrity(
-            [*(s.seq_id for s in self._running), *(s.seq_id for s in self._loads.sequences())]
-            + list(self._in_step_ids)
+        places = Places(
+            self._sequences, list(self._waiting), self._running, self._loads, self._in_step_ids
         )
-        for seq in self._sequences.values():
-            self._kv.check_table(seq)
-        self._check_places()
+        check_places(places)
+        check_blocks(places, self._kv)
+        self._claims.check_integrity(places.producers())
 
     # ---- planning
 
@@ -365,7 +336,7 @@ class Batcher:
         seq.take_hit(hit)
         seq.status = Status.RUNNING
         self._claims.claim(seq, len(hit))
-        insort(self._running, seq, key=_rank)
+        insort(self._running, seq, key=rank)
         self._count.hit_tokens += seq.num_computed
         self._feed(seq, draft)
 
@@ -427,22 +398,3 @@ class Batcher:
         self._claims.drop(seq)
         if seq.status is Status.FINISHED:
             self._forget(seq)
-
-    def _check_places(self) -> None:
-        waiting = list(self._waiting)
-        for seq in self._sequences.values():
-            in_use = seq.seq_id in self._in_step_ids or seq.seq_id in self._loads
-            places = [s is seq for s in (*waiting, *self._running)].count(True)
-            if places != (seq.status is not Status.FINISHED) or (not places and not in_use):
-                raise IntegrityError(f"{seq.seq_id} is in {places} places, {seq.status.name}")
-            if (seq.external is External.PENDING) != (seq.seq_id in self._loads):
-                raise IntegrityError(f"{seq.seq_id} waits for a load that does not exist")
-            running = seq.status is Status.RUNNING or seq.seq_id in self._in_step_ids
-            if seq.block_table and not running:
-                raise IntegrityError(f"{seq.seq_id} holds blocks without running")
-        if self._running != sorted(self._running, key=_rank):
-            raise IntegrityError("running sequences are out of order")
-
-
-def _rank(seq: Sequence) -> tuple[int, int]:
-    return seq.priority, seq.arrival

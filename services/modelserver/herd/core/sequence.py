@@ -210,3 +210,8 @@ class Sequence:
 def blocks_for(num_tokens: int) -> int:
     """Blocks that hold `num_tokens` positions."""
     return -(-num_tokens // BLOCK_TOKENS)
+
+
+def rank(seq: Sequence) -> tuple[int, int]:
+    """Order of importance, the smaller the more: priority, then arrival."""
+    return seq.priority, seq.arrival
