@@ -1,0 +1,72 @@
+"""What the router refuses, beyond malformed requests.
+
+libs.errors.NotFound
+  NoSuchFile, NoSuchBatch, NoSuchJob, NoSuchRun, NoSuchModel
+libs.errors.FailedPrecondition
+  FileInUse        a batch that is not terminal refers to the file
+  JobInUse         a batch that is not terminal runs on the job
+  BatchEnded       a cancel came after the end
+libs.errors.Unavailable
+  NoServer         no live server of the model
+"""
+
+from __future__ import annotations
+
+from libs import errors
+
+
+class NoSuchFile(errors.NotFound):
+    def __init__(self, file_id: str, field: str | None = "id") -> None:
+        super().__init__(f"No such File object: {file_id[:200]}", "FILE_NOT_FOUND", field)
+
+
+class NoSuchBatch(errors.NotFound):
+    def __init__(self, batch_id: str) -> None:
+        super().__init__(f"No batch found with id '{batch_id[:200]}'.", "BATCH_NOT_FOUND", "id")
+
+
+class NoSuchJob(errors.NotFound):
+    def __init__(self, job_id: str, field: str = "id") -> None:
+        super().__init__(f"No job found with id '{job_id[:200]}'.", "JOB_NOT_FOUND", field)
+
+
+class NoSuchRun(errors.NotFound):
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"No run found with id '{run_id[:200]}'.", "RUN_NOT_FOUND", "id")
+
+
+class NoSuchModel(errors.NotFound):
+    def __init__(self, model: str) -> None:
+        super().__init__(
+            f"The model '{model[:200]}' does not exist or you do not have access to it.",
+            "MODEL_NOT_FOUND",
+            "model",
+        )
+
+
+class FileInUse(errors.FailedPrecondition):
+    def __init__(self, file_id: str, batch_id: str) -> None:
+        super().__init__(
+            f"The file {file_id} is in use by the batch {batch_id}: cancel it or wait for its end.",
+            "FILE_IN_USE",
+            "id",
+        )
+
+
+class JobInUse(errors.FailedPrecondition):
+    def __init__(self, job_id: str, batch_id: str) -> None:
+        super().__init__(
+            f"The job {job_id} is in use by the batch {batch_id}: cancel it or wait for its end.",
+            "JOB_IN_USE",
+            "id",
+        )
+
+
+class BatchEnded(errors.FailedPrecondition):
+    def __init__(self, status: str) -> None:
+        super().__init__(f"Cannot cancel a batch with status '{status}'.", "BATCH_ENDED", "id")
+
+
+class NoServer(errors.Unavailable):
+    def __init__(self, model: str) -> None:
+        super().__init__(f"No server of the model '{model}' is live now.", "NO_SERVERS", None, 1.0)

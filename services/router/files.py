@@ -1,0 +1,232 @@
+"""Files: content in the object store, the record in etcd; the record is what makes a file exist.
+
+An upload streams: the content is whole in the store before its record is written, so a file is
+there whole or not at all. What an upload that failed left in the store is removed, or is garbage
+without a name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+
+from libs.cluster.client import EtcdClient
+from libs.cluster.errors import OutcomeUnknown
+from libs.cluster.ops import Compare, Delete, Put
+from libs.objects import ObjectStore, ObjectWriter
+from libs.records import keys
+from libs.records.batch import FileRecord
+from services.router.core.batch_file import NotUtf8, Utf8Validator
+from services.router.core.errors import BadRequest
+from services.router.domain_errors import FileInUse, NoSuchFile
+from services.router.identity import Maker
+from services.router.records import Page, Stored, encode, list_page, load
+
+PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
+BATCH_EXPIRY_S = 30 * 86_400
+EXPIRY_RANGE_S = (3600, 2_592_000)
+
+_WRITE_BYTES = 1 << 20
+_ID_CHARS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
+
+
+class Files:
+    """Every method takes the caller's account and sees its files only."""
+
+    def __init__(
+        self,
+        client: EtcdClient,
+        objects: ObjectStore,
+        maker: Maker,
+        *,
+        max_batch_bytes: int = 200_000_000,
+        max_bytes: int = 512_000_000,
+    ) -> None:
+        self._client = client
+        self._objects = objects
+        self._maker = maker
+        self._max_batch_bytes = max_batch_bytes
+        self._max_bytes = max_bytes
+
+    async def begin(self, account: str) -> Upload:
+        """A new upload, to be used with `async with`."""
+        file_id = self._maker.file_id()
+        writer = await self._objects.put_stream(keys.file_object(account, file_id))
+        return Upload(self, account, file_id, writer, self._max_bytes)
+
+    async def register(self, record: FileRecord) -> None:
+        """Writes the record of a file whose content is in the store."""
+        key = keys.file(record.account, record.id)
+        try:
+            await self._client.txn([Compare.absent(key)], [Put(key, encode(record))])
+        except OutcomeUnknown:
+            # The id is new, so a record there is ours.
+            if await self._client.get(key) is None:
+                raise
+
+    async def get(self, account: str, file_id: str, field: str = "id") -> Stored[FileRecord]:
+        """Raises NoSuchFile, for an expired file too."""
+        _check_id(file_id, field)
+        stored = await load(self._client, keys.file(account, file_id), FileRecord)
+        if stored is None or self._expired(stored.record):
+            raise NoSuchFile(file_id, field)
+        return stored
+
+    async def page(
+        self, account: str, *, limit: int, after: str, newest_first: bool, purpose: str
+    ) -> Page[FileRecord]:
+        return await list_page(
+            self._client,
+            keys.files_of(account),
+            FileRecord,
+            limit=limit,
+            after=after,
+            newest_first=newest_first,
+            keep=lambda file: (not purpose or file.purpose == purpose) and not self._expired(file),
+        )
+
+    async def content(self, account: str, file_id: str, start: int = 0) -> AsyncIterator[bytes]:
+        """The bytes as stored, from `start`, in chunks of about 1 MiB."""
+        await self.get(account, file_id)
+        return self._objects.stream(keys.file_object(account, file_id), start)
+
+    async def delete(self, account: str, file_id: str) -> None:
+        """Raises FileInUse while a batch that is not terminal refers to it.
+
+        A batch that is created meanwhile touches the record, which fails the compare here.
+        """
+        while True:
+            stored = await self.get(account, file_id)
+            key = keys.file(account, file_id)
+            refs = await self._client.list(keys.refs_of_file(file_id), limit=1)
+            if refs.entries:
+                raise FileInUse(file_id, refs.entries[0].key.rsplit("/", 1)[-1])
+            unchanged = Compare.mod(key) == stored.mod_revision
+            if (await self._client.txn([unchanged], [Delete(key)])).succeeded:
+                break
+        await self._objects.delete(keys.file_object(account, file_id))
+
+    def check_purpose(self, purpose: str) -> None:
+        if purpose not in PURPOSES:
+            raise BadRequest(
+                f"'purpose' must be one of {', '.join(PURPOSES)}.", "purpose", "invalid_purpose"
+            )
+
+    def check_size(self, purpose: str, size: int) -> None:
+        limit = self._max_batch_bytes if purpose == "batch" else self._max_bytes
+        if size > limit:
+            raise too_large(limit)
+
+    def record(
+        self, upload: Upload, filename: str, purpose: str, expires_after_s: int | None
+    ) -> FileRecord:
+        now = self._maker.unix_s()
+        if expires_after_s is None and purpose == "batch":
+            expires_after_s = BATCH_EXPIRY_S
+        return FileRecord(
+            id=upload.file_id,
+            account=upload.account,
+            bytes=upload.size,
+            filename=filename,
+            purpose=purpose,
+            created_at=now,
+            expires_at=None if expires_after_s is None else now + expires_after_s,
+        )
+
+    def _expired(self, record: FileRecord) -> bool:
+        return record.expires_at is not None and record.expires_at <= self._maker.unix_s()
+
+
+class Upload:
+    """One file on its way in: `write` chunks, then `finish`; anything else leaves nothing behind.
+
+    Whether the content is UTF-8 is watched from the start, because the purpose may come after it.
+    """
+
+    def __init__(
+        self, files: Files, account: str, file_id: str, writer: ObjectWriter, max_bytes: int
+    ) -> None:
+        self.account = account
+        self.file_id = file_id
+        self.size = 0
+        self._files = files
+        self._writer = writer
+        self._max_bytes = max_bytes
+        self._buffer = bytearray()
+        self._utf8 = Utf8Validator()
+        self._fault: NotUtf8 | None = None
+        self._finished = False
+
+    async def __aenter__(self) -> Upload:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        if not self._finished:
+            with contextlib.suppress(OSError):
+                await self._writer.abort()
+
+    async def write(self, chunk: bytes) -> None:
+        """Raises BadRequest beyond the largest size of any file."""
+        self.size += len(chunk)
+        if self.size > self._max_bytes:
+            raise too_large(self._max_bytes)
+        if self._fault is None:
+            try:
+                self._utf8.push(chunk)
+            except NotUtf8 as fault:
+                self._fault = fault
+        self._buffer += chunk
+        if len(self._buffer) >= _WRITE_BYTES:
+            await self._flush()
+
+    async def finish(self, filename: str, purpose: str, expires_after_s: int | None) -> FileRecord:
+        """Checks the whole, makes the content visible, then the record."""
+        self._files.check_purpose(purpose)
+        self._files.check_size(purpose, self.size)
+        if purpose == "batch":
+            self._check_text()
+        await self._flush()
+        await self._writer.close()
+        self._finished = True
+        record = self._files.record(self, filename, purpose, expires_after_s)
+        await self._files.register(record)
+        return record
+
+    def _check_text(self) -> None:
+        try:
+            if self._fault is not None:
+                raise self._fault
+            self._utf8.finish()
+        except NotUtf8 as fault:
+            raise BadRequest(str(fault), "file", "invalid_utf8") from None
+
+    async def _flush(self) -> None:
+        if self._buffer:
+            data, self._buffer = bytes(self._buffer), bytearray()
+            await self._writer.write(data)
+
+
+def too_large(limit: int) -> BadRequest:
+    return BadRequest(f"The file is larger than {limit} bytes.", "file", "file_too_large")
+
+
+def parse_expiry(anchor: str | None, seconds: object) -> int | None:
+    """`expires_after`: seconds after creation; None where the client gave none."""
+    if anchor is None and seconds is None:
+        return None
+    if anchor != "created_at":
+        raise BadRequest("'expires_after.anchor' must be \"created_at\".", "expires_after.anchor")
+    low, high = EXPIRY_RANGE_S
+    value = int(seconds) if isinstance(seconds, str) and seconds.isdecimal() else seconds
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise BadRequest(
+            f"'expires_after.seconds' must be an integer from {low} to {high}.",
+            "expires_after.seconds",
+        )
+    return value
+
+
+def _check_id(file_id: str, field: str) -> None:
+    # Ids become parts of keys: nothing that could reach into another's subtree gets there.
+    if not file_id or len(file_id) > 128 or not _ID_CHARS.issuperset(file_id):
+        raise NoSuchFile(file_id, field)

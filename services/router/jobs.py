@@ -1,0 +1,136 @@
+"""Jobs: a model and its configuration, what batches run on. Few, so all are kept in view."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from libs.cluster.client import EtcdClient
+from libs.cluster.entry import Entry
+from libs.cluster.errors import OutcomeUnknown, RecordUnreadable
+from libs.cluster.ops import Compare, Delete, Get, Op, Put
+from libs.cluster.view import View
+from libs.records import keys
+from libs.records.batch import TERMINAL, BatchRecord, Job
+from services.router.domain_errors import JobInUse, NoSuchJob
+from services.router.identity import Maker, idempotency_name
+from services.router.records import Page, decode, encode, list_page
+
+DAY_S = 86_400
+
+
+def _read(entry: Entry) -> Job:
+    try:
+        return decode(entry, Job)
+    except msgspec.DecodeError as error:
+        raise RecordUnreadable(f"{entry.key} is not a job: {error}") from error
+
+
+class Jobs:
+    """Reads come from a live view, so that every request can ask; writes are compare-and-set."""
+
+    def __init__(self, client: EtcdClient, maker: Maker, default_price: float) -> None:
+        self._client = client
+        self._maker = maker
+        self._default_price = default_price
+        self._view: View[Job] = View(client, keys.JOBS, _read)
+
+    async def start(self) -> None:
+        """Returns once the view is filled."""
+        await self._view.start()
+
+    async def aclose(self) -> None:
+        await self._view.aclose()
+
+    async def create(
+        self,
+        account: str,
+        model: str,
+        *,
+        name: str = "",
+        fleet: str = "",
+        precision: str = "",
+        price_per_engine_hour: float = 0.0,
+        metadata: Mapping[str, str] | None = None,
+        idempotency_key: str = "",
+    ) -> Job:
+        """A new job, or the one that the same idempotency key made within a day.
+
+        price_per_engine_hour: USD; 0 takes the router's default.
+        """
+        while True:
+            job = Job(
+                id=self._maker.job_id(),
+                model=model,
+                fleet=fleet,
+                account=account,
+                name=name,
+                precision=precision,
+                price_per_engine_hour=price_per_engine_hour or self._default_price,
+                created_at=self._maker.unix_s(),
+                metadata=dict(metadata or {}),
+            )
+            known = await self._write(job, idempotency_key)
+            if known is not None:
+                return known
+
+    async def _write(self, job: Job, idempotency_key: str) -> Job | None:
+        """The job that is there now: this one, or the key's; None if the short id is taken."""
+        key = keys.job(job.id)
+        compares, puts = [Compare.absent(key)], [Put(key, encode(job))]
+        again: list[Op] = []
+        if idempotency_key:
+            marker = keys.idempotency(job.account, idempotency_name("job", idempotency_key))
+            compares.append(Compare.absent(marker))
+            lease = await self._client.lease(DAY_S)
+            lease.abandon()
+            puts.append(Put(marker, job.id.encode(), lease.id))
+            again.append(Get(marker))
+        try:
+            result = await self._client.txn(compares, puts, again)
+        except OutcomeUnknown:
+            stored = await self._client.get(key)
+            if stored is None or stored.value != encode(job):
+                raise
+            return job
+        if result.succeeded:
+            return job
+        marker_entry = result.entry() if again else None
+        return await self.load(job.account, marker_entry.value.decode()) if marker_entry else None
+
+    async def load(self, account: str, job_id: str) -> Job:
+        """From etcd, so that a job made a moment ago elsewhere is found. Raises NoSuchJob."""
+        if "/" in job_id or not job_id.isprintable() or not job_id:
+            raise NoSuchJob(job_id)
+        entry = await self._client.get(keys.job(job_id))
+        job = None if entry is None else _read(entry)
+        if job is None or job.account != account:
+            raise NoSuchJob(job_id)
+        return job
+
+    def of_account(self, account: str) -> list[Job]:
+        """Newest first."""
+        own = [job for job in self._view.all().values() if job.account == account]
+        return sorted(own, key=lambda job: (job.created_at, job.id), reverse=True)
+
+    def page(self, account: str, *, limit: int, after: str) -> Page[Job]:
+        """A page of `of_account`; empty after an id that does not exist."""
+        jobs = self.of_account(account)
+        at = next((i + 1 for i, job in enumerate(jobs) if job.id == after), len(jobs))
+        rest = jobs[at:] if after else jobs
+        return Page(rest[:limit], len(rest) > limit)
+
+    async def delete(self, account: str, job_id: str) -> None:
+        """Raises JobInUse while a batch of it is not terminal."""
+        await self.load(account, job_id)
+        using = await list_page(
+            self._client,
+            keys.batches_of(account),
+            BatchRecord,
+            limit=1,
+            keep=lambda batch: batch.job_id == job_id and batch.status not in TERMINAL,
+        )
+        if using.records:
+            raise JobInUse(job_id, using.records[0].id)
+        await self._client.txn([], [Delete(keys.job(job_id))])

@@ -1,0 +1,173 @@
+"""One step on a model server: acquire, generate, and try elsewhere while nothing was sampled."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from impala.common.v1 import common_pb2
+from impala.modelserver.v1 import modelserver_pb2, modelserver_pb2_grpc
+from impala.scheduler.v1 import scheduler_pb2
+from libs.errors import (
+    Aborted,
+    AlreadyExists,
+    DeadlineExceeded,
+    FailedPrecondition,
+    ImpalaError,
+    Internal,
+    ResourceExhausted,
+    Unavailable,
+)
+from libs.rpc import call, stream
+from services.router.channels import Channels
+from services.router.placing import Placement, Placing
+
+log = logging.getLogger(__name__)
+
+MAX_ATTEMPTS = 4
+ABORT_WITHIN_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class StepRequest:
+    """What is asked of the scheduler and of the server; `step_id`s are filled here."""
+
+    fleet: str
+    acquire: scheduler_pb2.AcquireRequest
+    generate: modelserver_pb2.GenerateRequest
+    within_s: float
+    """Seconds until the answer is useless; bounds everything."""
+    may_self_place: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A step that a server runs: how to end one of its choices early."""
+
+    step_id: str
+    placement: Placement
+    waited_s: float
+    """From the first Acquire to the grant."""
+
+
+class Steps:
+    """Runs steps. Every step ends in exactly one of: `done`, an error, its cancellation."""
+
+    def __init__(self, placing: Placing, channels: Channels) -> None:
+        self._placing = placing
+        self._channels = channels
+        self._aborts: set[asyncio.Task[None]] = set()
+
+    async def run(
+        self, step_id: str, request: StepRequest
+    ) -> AsyncIterator[tuple[Running, modelserver_pb2.GenerateResponse]]:
+        """The server's messages. Close it early (`aclosing`) to cancel the step.
+
+        A server that refuses, or is lost before the first sampled token, is given up for another
+        one, `MAX_ATTEMPTS` in all; later losses are raised.
+        """
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        exclude = ""
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            left = started + request.within_s - loop.time()
+            if left <= 0:
+                raise DeadlineExceeded("The request's time ran out.", "DEADLINE_PASSED")
+            attempt_id = step_id if attempt == 1 else f"{step_id}.{attempt}"
+            placement = await self._acquire(attempt_id, request, exclude, left)
+            running = Running(attempt_id, placement, loop.time() - started)
+            sampled = False
+            try:
+                left = started + request.within_s - loop.time()
+                async with contextlib.aclosing(self._generate(running, request, left)) as messages:
+                    async for message in messages:
+                        sampled = sampled or bool(message.deltas)
+                        yield running, message
+                return
+            except ImpalaError as error:
+                if sampled or attempt == MAX_ATTEMPTS or not is_retryable(error):
+                    raise
+                log.info(
+                    "trying a step elsewhere",
+                    extra={"server": placement.member_id, "reason": error.reason},
+                )
+                self._placing.release(placement, error.reason)
+                exclude = "" if _is_grants_fault(error) else placement.member_id
+
+    async def _acquire(
+        self, step_id: str, request: StepRequest, exclude: str, within_s: float
+    ) -> Placement:
+        acquire = scheduler_pb2.AcquireRequest()
+        acquire.CopyFrom(request.acquire)
+        acquire.step_id = step_id
+        acquire.exclude_member = exclude
+        return await self._placing.acquire(
+            acquire, request.fleet, within_s=within_s, may_self_place=request.may_self_place
+        )
+
+    async def _generate(
+        self, running: Running, request: StepRequest, within_s: float
+    ) -> AsyncIterator[modelserver_pb2.GenerateResponse]:
+        placement = running.placement
+        generate = modelserver_pb2.GenerateRequest()
+        generate.CopyFrom(request.generate)
+        generate.step_id = running.step_id
+        generate.min_seq = placement.min_seq
+        generate.trace_id = placement.trace_id
+        if placement.grant is not None:
+            generate.grant.CopyFrom(placement.grant)
+        else:
+            generate.self_placed.reason = placement.self_placed
+        stub = modelserver_pb2_grpc.ModelServerStub(self._channels.to(placement.address))
+        heard = ended = False
+        try:
+            async with self._placing.counted(placement):
+                messages = stream(stub.Generate, generate, timeout_s=max(0.001, within_s))
+                async with contextlib.aclosing(messages) as answers:
+                    async for message in answers:
+                        heard = True
+                        ended = ended or message.HasField("done")
+                        yield message
+        finally:
+            if not heard:
+                self._placing.release(placement, "NOT_STARTED")
+        if not ended:
+            raise Internal("The server ended the step without its last message.", "NO_DONE")
+
+    def stop_choice(self, running: Running, choice: int) -> None:
+        """Ends a choice whose stop string was found; in the background."""
+        task = asyncio.create_task(self._abort(running, choice))
+        self._aborts.add(task)
+        task.add_done_callback(self._aborts.discard)
+
+    async def _abort(self, running: Running, choice: int) -> None:
+        stub = modelserver_pb2_grpc.ModelServerStub(self._channels.to(running.placement.address))
+        request = modelserver_pb2.AbortRequest(
+            step_id=running.step_id, choice=choice, reason=common_pb2.FINISH_REASON_STOP
+        )
+        try:
+            await call(stub.Abort, request, timeout_s=ABORT_WITHIN_S)
+        except ImpalaError as error:
+            # The choice then runs to its own end: slower, not wrong.
+            log.warning("a choice could not be stopped", extra={"reason": error.reason})
+
+    async def aclose(self) -> None:
+        await asyncio.gather(*self._aborts, return_exceptions=True)
+
+
+def is_retryable(error: ImpalaError) -> bool:
+    """Nothing is wrong with the step itself: another server or a fresh grant may do it."""
+    if isinstance(error, FailedPrecondition):
+        return error.reason in ("WEIGHTS_TOO_OLD", "GRANT_EXPIRED", "WRONG_MODEL")
+    if isinstance(error, ResourceExhausted):
+        return error.reason == "QUEUE_FULL"
+    if isinstance(error, AlreadyExists):
+        return error.reason == "STEP_RUNNING"
+    return isinstance(error, Unavailable | Aborted)
+
+
+def _is_grants_fault(error: ImpalaError) -> bool:
+    return isinstance(error, Aborted) or error.reason == "GRANT_EXPIRED"
