@@ -1,7 +1,7 @@
 """Errors that a client caused, in the form every client reads.
 
     RequestError            status, message, type, param, code
-      BadRequest            400: the request is wrong
+      BadRequest            400: the request is wrong (InvalidArgument to gRPC)
         ContextTooLong      400 context_length_exceeded
 
 The envelope is `{"error": {"message", "type", "param", "code"}}`; `param` names the field
@@ -12,38 +12,46 @@ from __future__ import annotations
 
 from typing import Any
 
+from libs.errors import ImpalaError, InvalidArgument
 
-class RequestError(Exception):
+
+class RequestError(ImpalaError):
     """A request refused, with what the client needs to mend it."""
 
     status = 400
     type = "invalid_request_error"
 
     def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
+        super().__init__(message, (code or "invalid_request").upper(), param)
         self.param = param
         self.code = code
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.message, self.param, self.code), dict(self.__dict__)
 
     def envelope(self) -> dict[str, Any]:
         """The body of the HTTP reply."""
         return error_envelope(self.message, self.type, self.param, self.code)
 
 
-class BadRequest(RequestError):
+class BadRequest(RequestError, InvalidArgument):
     """A field is missing, of the wrong type, out of range or not supported."""
 
 
 class ContextTooLong(BadRequest):
     """Prompt and answer do not fit the model's context."""
 
-    def __init__(self, prompt: int, max_tokens: int | None, context: int, param: str) -> None:
+    def __init__(
+        self, prompt: int, max_tokens: int | None, context: int, param: str | None
+    ) -> None:
         self.prompt_tokens = prompt
         self.max_tokens = max_tokens
         self.context = context
-        super().__init__(
-            _context_message(prompt, max_tokens, context), param, "context_length_exceeded"
-        )
+        message = _context_message(prompt, max_tokens, context)
+        super().__init__(message, param, "context_length_exceeded")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.prompt_tokens, self.max_tokens, self.context, self.param)
 
 
 def _context_message(prompt: int, max_tokens: int | None, context: int) -> str:

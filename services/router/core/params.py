@@ -1,0 +1,389 @@
+"""Bodies of /v1/chat/completions and /v1/completions as typed requests.
+
+Three kinds of fields besides those that are honoured: such as would change the answer but are not
+supported are refused by name; such as cannot change it (`user`, `store`, `prediction`, ...) are
+accepted and dropped; unknown ones are accepted, as the field's servers do, so that a newer client
+keeps working.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from services.router.core.errors import BadRequest, ContextTooLong
+from services.router.core.fields import (
+    Body,
+    check_int,
+    check_list,
+    check_number,
+    check_object,
+    check_str,
+    missing,
+    read_bool,
+    read_choice,
+    read_int,
+    read_number,
+    read_object,
+    read_str,
+    unsupported,
+    wrong_type,
+    wrong_value,
+)
+from services.router.core.tool_fields import read_tool_choice, read_tools
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+
+MAX_INT32 = 2**31 - 1
+MAX_N = 16
+MAX_STOPS = 16
+MAX_STOP_CHARS = 1000
+MAX_TOP_LOGPROBS = 20
+MAX_PROMPTS = 1024
+MAX_MESSAGES = 100_000
+MAX_LOGIT_BIASES = 1024
+MAX_TAG_CHARS = 512
+_METADATA_PAIRS, _METADATA_KEY_CHARS = 16, 64
+
+SERVICE_TIERS = (
+    "auto",
+    "default",
+    "flex",
+    "priority",
+    "scale",
+    "fast",
+    "asap",
+    "standard",
+    "batch",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How tokens are chosen; the neutral value of each is its default."""
+
+    temperature: float = 1.0
+    """0 is greedy."""
+    top_p: float = 1.0
+    """In (0, 1]; 1 keeps all."""
+    top_k: int = 0
+    """0 keeps all."""
+    min_p: float = 0.0
+    """In [0, 1]; 0 keeps all."""
+    seed: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """(token id, what is added to its logit), by token id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRequest:
+    """One validated request. Exactly one of `messages` and `prompts` is not empty."""
+
+    endpoint: str
+    model: str
+    messages: tuple[dict[str, Any], ...] = ()
+    """As sent; what is in them is checked where they are rendered (`libs.text`)."""
+    prompts: tuple[str | tuple[int, ...], ...] = ()
+    """Each a text or its token ids; answers of several are numbered one after the other."""
+    tools: tuple[dict[str, Any], ...] = ()
+    tool_choice: str | None = None
+    max_tokens: int | None = None
+    """Tokens per answer; None: as many as the context has room for."""
+    max_tokens_field: str = "max_tokens"
+    """The field's name in the request, for messages about it."""
+    min_tokens: int = 0
+    n: int = 1
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    logprobs: bool = False
+    top_logprobs: int = 0
+    sampling: SamplingParams
+    stream: bool = False
+    include_usage: bool = False
+    service_tier: str | None = None
+    user: str | None = None
+    metadata: tuple[tuple[str, str], ...] = ()
+    prompt_cache_key: str | None = None
+
+    @property
+    def prompt_field(self) -> str:
+        return "messages" if self.messages else "prompt"
+
+
+def parse_request(endpoint: str, body: object) -> GenerationRequest:
+    """The request in `body`, or `BadRequest` naming the first field at fault."""
+    parse = _PARSERS.get(endpoint)
+    if parse is None:
+        raise BadRequest(f"Requests to {endpoint} are not served.", "url", "invalid_url")
+    if not isinstance(body, dict):
+        raise BadRequest("The request's body must be a JSON object.", None, "invalid_type")
+    return parse(body)
+
+
+def answer_budget(request: GenerationRequest, prompt_tokens: int, context: int) -> int:
+    """The most tokens one answer may have, at least 1; raises `ContextTooLong`.
+
+    Prompt and answer may fill the context (tokens) exactly.
+    """
+    if prompt_tokens >= context:
+        raise ContextTooLong(prompt_tokens, None, context, request.prompt_field)
+    wanted = request.max_tokens
+    if wanted is None:
+        wanted = context - prompt_tokens
+    elif prompt_tokens + wanted > context:
+        raise ContextTooLong(prompt_tokens, wanted, context, request.prompt_field)
+    if request.min_tokens > wanted:
+        raise wrong_value("min_tokens", f"at most {wanted}, the answer's limit", request.min_tokens)
+    return wanted
+
+
+def _parse_chat(body: Body) -> GenerationRequest:
+    _refuse(body, _CHAT_REFUSALS)
+    messages = body.get("messages")
+    if messages is None:
+        raise missing("messages")
+    checked = check_list("messages", messages, MAX_MESSAGES)
+    if not checked:
+        raise wrong_value("messages", "at least one message", checked)
+    for index, message in enumerate(checked):
+        check_object(f"messages[{index}]", message)
+    tools = read_tools(body)
+    logprobs = read_bool(body, "logprobs")
+    top = read_int(body, "top_logprobs", 0, MAX_TOP_LOGPROBS)
+    if top and not logprobs:
+        message = "'top_logprobs' is only allowed when 'logprobs' is true."
+        raise BadRequest(message, "top_logprobs", "invalid_value")
+    return _request(
+        CHAT,
+        body,
+        messages=tuple(checked),
+        tools=tools,
+        tool_choice=read_tool_choice(body, tools),
+        logprobs=logprobs,
+        top_logprobs=top or 0,
+    )
+
+
+def _parse_completion(body: Body) -> GenerationRequest:
+    _refuse(body, _COMPLETION_REFUSALS)
+    top = read_int(body, "logprobs", 0, MAX_TOP_LOGPROBS)
+    best_of = read_int(body, "best_of", 1, MAX_N)
+    if best_of is not None and best_of != (body.get("n") or 1):
+        raise unsupported("best_of", "only the value of 'n' is, which changes nothing")
+    return _request(
+        COMPLETIONS,
+        body,
+        prompts=_prompts(body.get("prompt")),
+        logprobs=top is not None,
+        top_logprobs=top or 0,
+    )
+
+
+_PARSERS: dict[str, Callable[[Body], GenerationRequest]] = {
+    CHAT: _parse_chat,
+    COMPLETIONS: _parse_completion,
+}
+
+
+def _request(endpoint: str, body: Body, **own: Any) -> GenerationRequest:
+    """What both endpoints share, and what is the endpoint's own."""
+    stream = read_bool(body, "stream")
+    max_tokens, field = _max_tokens(body)
+    return GenerationRequest(
+        endpoint=endpoint,
+        model=_model(body),
+        max_tokens=max_tokens,
+        max_tokens_field=field,
+        min_tokens=read_int(body, "min_tokens", 0, MAX_INT32) or 0,
+        n=read_int(body, "n", 1, MAX_N) or 1,
+        stop=_stops(body.get("stop")),
+        ignore_eos=read_bool(body, "ignore_eos"),
+        sampling=_sampling(body),
+        stream=stream,
+        include_usage=_include_usage(body, stream),
+        service_tier=read_choice(body, "service_tier", SERVICE_TIERS),
+        user=read_str(body, "user", MAX_TAG_CHARS),
+        metadata=_metadata(body),
+        prompt_cache_key=read_str(body, "prompt_cache_key", MAX_TAG_CHARS),
+        **own,
+    )
+
+
+def _model(body: Body) -> str:
+    model = body.get("model")
+    if model is None:
+        raise missing("model")
+    return check_str("model", model, MAX_TAG_CHARS)
+
+
+def _max_tokens(body: Body) -> tuple[int | None, str]:
+    old = read_int(body, "max_tokens", 1, MAX_INT32)
+    new = read_int(body, "max_completion_tokens", 1, MAX_INT32)
+    if old is not None and new is not None and old != new:
+        message = "'max_tokens' and 'max_completion_tokens' differ: give one of them."
+        raise BadRequest(message, "max_tokens", "invalid_value")
+    if new is not None:
+        return new, "max_completion_tokens"
+    return old, "max_tokens"
+
+
+def _sampling(body: Body) -> SamplingParams:
+    top_p = read_number(body, "top_p", 0.0, 1.0, 1.0)
+    if top_p == 0.0:
+        raise wrong_value("top_p", "a number above 0 and up to 1", body["top_p"])
+    repetition = read_number(body, "repetition_penalty", 0.0, 10.0, 1.0)
+    if repetition == 0.0:
+        raise wrong_value("repetition_penalty", "a number above 0", body["repetition_penalty"])
+    # -1 is what some clients send for "off".
+    top_k = read_int(body, "top_k", -1, MAX_INT32) or 0
+    return SamplingParams(
+        temperature=read_number(body, "temperature", 0.0, 2.0, 1.0),
+        top_p=top_p,
+        top_k=max(top_k, 0),
+        min_p=read_number(body, "min_p", 0.0, 1.0, 0.0),
+        seed=read_int(body, "seed", -(2**63), 2**63 - 1),
+        presence_penalty=read_number(body, "presence_penalty", -2.0, 2.0, 0.0),
+        frequency_penalty=read_number(body, "frequency_penalty", -2.0, 2.0, 0.0),
+        repetition_penalty=repetition,
+        logit_bias=_logit_bias(body),
+    )
+
+
+def _logit_bias(body: Body) -> tuple[tuple[int, float], ...]:
+    biases = read_object(body, "logit_bias") or {}
+    if len(biases) > MAX_LOGIT_BIASES:
+        raise wrong_value("logit_bias", f"at most {MAX_LOGIT_BIASES} tokens", len(biases))
+    found = []
+    for key, value in biases.items():
+        name = f"logit_bias.{key[:20]}"
+        if not (key.isascii() and key.isdigit() and int(key[:11]) <= MAX_INT32):
+            raise wrong_value(name, "token ids as keys", key)
+        found.append((int(key), check_number(name, value, -100.0, 100.0)))
+    return tuple(sorted(found))
+
+
+def _stops(value: object) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    items = [value] if isinstance(value, str) else value
+    if not isinstance(items, list):
+        raise wrong_type("stop", "a string or an array of strings", value)
+    check_list("stop", items, MAX_STOPS)
+    for index, item in enumerate(items):
+        name = "stop" if items is not value else f"stop[{index}]"
+        if not check_str(name, item, MAX_STOP_CHARS):
+            raise wrong_value(name, "a non-empty string", item)
+    return tuple(dict.fromkeys(items))
+
+
+def _prompts(value: object) -> tuple[str | tuple[int, ...], ...]:
+    """A text, token ids, or an array of either."""
+    if value is None:
+        raise missing("prompt")
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, list):
+        raise wrong_type("prompt", "a string or an array", value)
+    if not value:
+        raise wrong_value("prompt", "at least one prompt", value)
+    if not isinstance(value[0], str | list):
+        return (_token_ids("prompt", value),)
+    check_list("prompt", value, MAX_PROMPTS)
+    return tuple(_prompt(f"prompt[{index}]", item) for index, item in enumerate(value))
+
+
+def _prompt(name: str, value: object) -> str | tuple[int, ...]:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and value:
+        return _token_ids(name, value)
+    raise wrong_type(name, "a string or an array of token ids", value)
+
+
+def _token_ids(name: str, values: list[Any]) -> tuple[int, ...]:
+    return tuple(check_int(f"{name}[{i}]", value, 0, MAX_INT32) for i, value in enumerate(values))
+
+
+def _include_usage(body: Body, stream: bool) -> bool:
+    options = read_object(body, "stream_options")
+    if options is None:
+        return False
+    if not stream:
+        message = "'stream_options' is only allowed when 'stream' is true."
+        raise BadRequest(message, "stream_options", "invalid_value")
+    if read_bool(options, "continuous_usage_stats"):
+        raise unsupported("stream_options.continuous_usage_stats", "usage comes once, at the end")
+    value = options.get("include_usage")
+    if value is not None and not isinstance(value, bool):
+        raise wrong_type("stream_options.include_usage", "a boolean", value)
+    return bool(value)
+
+
+def _metadata(body: Body) -> tuple[tuple[str, str], ...]:
+    pairs = read_object(body, "metadata") or {}
+    if len(pairs) > _METADATA_PAIRS:
+        raise wrong_value("metadata", f"at most {_METADATA_PAIRS} pairs", len(pairs))
+    for key, value in pairs.items():
+        check_str("metadata", key, _METADATA_KEY_CHARS)
+        check_str(f"metadata.{key}", value, MAX_TAG_CHARS)
+    return tuple(pairs.items())
+
+
+# Fields that would change the answer: name -> (values that ask for nothing, why not).
+_Refusals = dict[str, tuple[tuple[object, ...], str]]
+
+_NEVER: tuple[object, ...] = ()
+_BOTH_REFUSALS: _Refusals = {
+    "guided_json": (_NEVER, "guided decoding is not available yet"),
+    "guided_regex": (_NEVER, "guided decoding is not available yet"),
+    "guided_choice": (_NEVER, "guided decoding is not available yet"),
+    "guided_grammar": (_NEVER, "guided decoding is not available yet"),
+    "structured_outputs": (_NEVER, "guided decoding is not available yet"),
+    "bad_words": (([],), "words cannot be banned"),
+    "stop_token_ids": (([],), "use 'stop' with text"),
+    "include_stop_str_in_output": ((False,), "stop strings are always left out"),
+    "use_beam_search": ((False,), "there is no beam search"),
+    "prompt_logprobs": (_NEVER, "the prompt's tokens have no logprobs"),
+    "truncate_prompt_tokens": (_NEVER, "prompts are never cut"),
+}
+_CHAT_REFUSALS: _Refusals = _BOTH_REFUSALS | {
+    "functions": (([],), "use 'tools'"),
+    "function_call": (("none",), "use 'tool_choice'"),
+    "audio": (_NEVER, "answers are text only"),
+    "modalities": ((["text"],), "answers are text only"),
+    "web_search_options": (_NEVER, "there is no web search"),
+    "reasoning_effort": (("none",), "the models served have no such control"),
+    "verbosity": (("medium",), "the models served have no such control"),
+    "chat_template": (_NEVER, "the model's own template is used"),
+    "chat_template_kwargs": (({},), "the model's own template is used with its defaults"),
+    "documents": (([],), "put documents into messages"),
+    "continue_final_message": ((False,), "answers start a new message"),
+    "add_generation_prompt": ((True,), "answers start a new message"),
+    "echo": ((False,), "answers do not repeat the prompt"),
+}
+_COMPLETION_REFUSALS: _Refusals = _BOTH_REFUSALS | {
+    "suffix": (("",), "there is no insertion"),
+    "echo": ((False,), "answers do not repeat the prompt"),
+    "prompt_embeds": (_NEVER, "prompts are text or token ids"),
+}
+
+
+def _refuse(body: Body, refusals: _Refusals) -> None:
+    for name, (harmless, why) in refusals.items():
+        value = body.get(name)
+        if value is not None and not any(_same(value, other) for other in harmless):
+            raise unsupported(name, why)
+    form = read_object(body, "response_format")
+    if form is not None and form.get("type") != "text":
+        if form.get("type") not in ("json_object", "json_schema"):
+            raise wrong_value("response_format.type", "'text'", form.get("type"))
+        raise unsupported("response_format", f"{form['type']} is not supported yet, only 'text' is")
+
+
+def _same(value: object, other: object) -> bool:
+    return type(value) is type(other) and value == other
