@@ -10,7 +10,7 @@ TERMINAL = frozenset({"completed", "failed", "expired", "cancelled"})
 _NEXT = {
     "validating": {"in_progress", "failed", "cancelled", "expired"},
     "in_progress": {"finalizing", "failed"},
-    "finalizing": {"completed", "expired", "cancelled"},
+    "finalizing": {"completed", "expired", "cancelled", "failed"},
 }
 
 
@@ -94,7 +94,7 @@ class LedgerRecord(msgspec.Struct, kw_only=True):
     idle_engine_s: float = 0.0
     price_per_engine_hour: float = 0.0
     task_seconds: list[float] = []
-    """Quantile sketch of task completion times; see the scheduler's core."""
+    """Task completion times: `libs.units.durations.DurationSketch.to_list()`."""
     self_placed_steps: int = 0
 
     @property

@@ -7,14 +7,15 @@ BATCHES = "/impala/batches/"
 RUNS = "/impala/runs/"
 CANCELS = "/impala/cancels/"
 VERSIONS = "/impala/versions/"
+BOOKS = "/impala/books/"
 ELECTIONS = "/impala/elections/"
 
 ELECTION_INTAKE = "intake"
 
 
 def fleet_election(fleet: str) -> str:
-    """Election name (without the prefix) of a fleet's leader."""
-    return f"fleet/{fleet}"
+    """Election name (without the prefix) of a fleet's leader: one path segment."""
+    return f"fleet.{fleet}"
 
 
 def job(job_id: str) -> str:
@@ -51,6 +52,10 @@ def cancel(batch_id: str) -> str:
 
 def run(run_id: str) -> str:
     return f"{RUNS}{run_id}"
+
+
+def fleet_book(fleet: str) -> str:
+    return f"{BOOKS}{fleet}"
 
 
 def idempotency(account: str, key: str) -> str:

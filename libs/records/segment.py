@@ -9,23 +9,23 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 
-class SegmentLine(msgspec.Struct, kw_only=True):
+class SegmentLine(msgspec.Struct, kw_only=True, omit_defaults=True):
     line: int
     kind: str
     """"output" or "error"."""
     record: msgspec.Raw
     """The line of the output or error file: ASCII JSON without a newline."""
+    trace: str = ""
+    """The trace it named, so that a new leader counts the trace's task once."""
 
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(SegmentLine)
 
 
-def encode_line(line: int, kind: str, record: bytes) -> bytes:
-    return (
-        _encoder.encode(SegmentLine(line=line, kind=kind, record=msgspec.Raw(record)))
-        + b"\n"
-    )
+def encode_line(line: int, kind: str, record: bytes, trace: str = "") -> bytes:
+    entry = SegmentLine(line=line, kind=kind, record=msgspec.Raw(record), trace=trace)
+    return _encoder.encode(entry) + b"\n"
 
 
 def encode_segment(lines: Iterable[tuple[int, str, bytes]]) -> bytes:
