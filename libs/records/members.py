@@ -17,6 +17,8 @@ class ModelServerInfo(msgspec.Struct, frozen=True, kw_only=True):
     max_context: int
     vocab_size: int
     total_blocks: int
+    max_steps: int = 32
+    """Sequences that fit one engine step: what the scheduler fills it with."""
     weight_seq: int = 0
     weight_digest: str = ""
     """Hex, 32 bytes."""

@@ -1,0 +1,306 @@
+"""Builds a model server from its settings and runs it until it is told to stop."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from impala.leap.v1 import leap_pb2
+from impala.modelserver.v1 import modelserver_pb2_grpc
+from libs.clock import Clock, SystemClock
+from libs.cluster.client import EtcdClient
+from libs.cluster.members import Members
+from libs.cluster.membership import Membership
+from libs.demo.cache import cache_dir
+from libs.errors import StartupError
+from libs.hashing import BLOCK_TOKENS, KvNamespace
+from libs.models.resolve import resolve_model
+from libs.obs import serve_metrics
+from libs.records.ids import fleet_name
+from libs.records.members import ModelServerInfo
+from libs.rpc import RpcServer, Shutdown
+from services.modelserver.adapters.kvstore_tier import KvStoreTier
+from services.modelserver.adapters.report_sender import ReportSender
+from services.modelserver.adapters.weight_registrar import register_weights
+from services.modelserver.api import Identity, ModelServerApi
+from services.modelserver.app import ModelServerApp
+from services.modelserver.config import ModelServerConfig
+from services.modelserver.core import checks
+from services.modelserver.herd.core.batcher import Batcher, BatcherConfig
+from services.modelserver.herd.engine.engine import Engine
+from services.modelserver.herd.engine.kv_cache import KvCache, blocks_within
+from services.modelserver.herd.engine.runner import Runner
+from services.modelserver.herd.engine.thread import EngineThread, HandOff
+from services.modelserver.herd.models.errors import ModelError
+from services.modelserver.herd.models.loader import LoadedModel, load_model
+from services.modelserver.pending import KvControlPending, WeightControlPending
+from services.modelserver.ports import ServedWeights
+
+log = logging.getLogger(__name__)
+
+_SERVICES = (
+    "impala.modelserver.v1.ModelServer",
+    "impala.modelserver.v1.KvControl",
+    "impala.modelserver.v1.WeightControl",
+)
+_NUMBER_WAIT_S = 3.0
+_FLUSH_S = 3.0
+
+
+async def serve(config: ModelServerConfig, shutdown: Shutdown) -> None:
+    """Load, register, serve, drain."""
+    clock = SystemClock()
+    server = RpcServer(_SERVICES, config.host, config.port, allow_insecure=config.insecure)
+    await server.start()
+    if config.metrics_port >= 0:
+        serve_metrics(config.metrics_port, config.host)
+    loaded = await _load(config)
+    async with contextlib.AsyncExitStack() as stack:
+        client = await stack.enter_async_context(EtcdClient(config.etcd))
+        views = {
+            name: await stack.enter_async_context(Members(client, name))
+            for name in ("kvstore", "leap", "scheduler")
+        }
+        herd = _Herd.build(config, loaded, views["kvstore"], clock)
+        stack.callback(herd.thread.stop, 5.0)
+        unit = _Unit(config, loaded, herd, server, clock)
+        await unit.run(client, views, shutdown)
+
+
+async def _load(config: ModelServerConfig) -> LoadedModel:
+    """Reads and packs the weights off the event loop."""
+    threads = config.threads or len(os.sched_getaffinity(0))
+
+    def load() -> LoadedModel:
+        path = resolve_model(config.model, cache_dir(), log.info)
+        log.info("loading weights", extra={"path": str(path), "precision": config.precision})
+        return load_model(path, config.precision, threads)
+
+    try:
+        loaded = await asyncio.to_thread(load)
+    except ModelError as error:
+        raise StartupError(str(error)) from None
+    log.info("weights loaded", extra={"digest": loaded.digests.root.hex()[:16]})
+    return loaded
+
+
+@dataclass(frozen=True, slots=True)
+class _Herd:
+    """The engine, its thread, and the app that speaks for them."""
+
+    app: ModelServerApp
+    thread: EngineThread
+    tier: KvStoreTier | None
+    limits: checks.Limits
+    layout: str
+
+    @classmethod
+    def build(
+        cls, config: ModelServerConfig, loaded: LoadedModel, kvstores: Members, clock: Clock
+    ) -> "_Herd":
+        model = loaded.config
+        blocks = blocks_within(config.kv_bytes, model, loaded.kv_dtype)
+        kv = KvCache(blocks, model, loaded.kv_dtype)
+        layout = kv.layout_signature()
+        tier = None
+        if config.lower_tiers:
+            tier = KvStoreTier(
+                kvstores,
+                layout=layout,
+                block_bytes=kv.block_bytes,
+                buffer_bytes=config.store_buffer_bytes,
+            )
+        batcher = Batcher(
+            BatcherConfig(
+                num_blocks=blocks,
+                max_batch_tokens=max(config.max_batch_tokens, config.max_seqs),
+                max_seqs=config.max_seqs,
+                external_tier=config.lower_tiers,
+            )
+        )
+        namespace = KvNamespace(
+            model_digest=loaded.digests.config,
+            version_digest=loaded.digests.root,
+            adapter="",
+            numerics=loaded.numerics_signature,
+            layout=layout,
+        )
+        engine = Engine(
+            batcher,
+            Runner(loaded.model, kv),
+            kv,
+            namespace.digest,
+            now=clock.now,
+            store_evicted=config.lower_tiers,
+        )
+        name = config.model_name or config.model
+        loop = asyncio.get_running_loop()
+        app: ModelServerApp
+
+        def deliver(news: HandOff) -> None:
+            loop.call_soon_threadsafe(app.hand_off, news)
+
+        def died(error: BaseException) -> None:
+            loop.call_soon_threadsafe(app.engine_died, error)
+
+        thread = EngineThread(engine, deliver, died)
+        app = ModelServerApp(
+            thread.send,
+            ServedWeights(name, 0, loaded.digests.root),
+            clock=clock,
+            tier=tier,
+            max_waiting=config.max_waiting,
+            idle_stats=batcher.stats(),
+        )
+        thread.start()
+        context = min(config.max_context or model.max_context, model.max_context)
+        limits = checks.Limits(name, model.vocab, context, blocks * BLOCK_TOKENS)
+        return cls(app, thread, tier, limits, layout)
+
+
+class _Unit:
+    """One model server in the cluster, from registration to drain."""
+
+    def __init__(
+        self,
+        config: ModelServerConfig,
+        loaded: LoadedModel,
+        herd: _Herd,
+        server: RpcServer,
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._loaded = loaded
+        self._herd = herd
+        self._server = server
+        self._clock = clock
+        self._address = config.advertise or server.address
+        self._phase = "serving"
+        name = herd.limits.model
+        self._identity = Identity(
+            member_id=config.member or f"modelserver-{socket.gethostname()}-{server.port}",
+            incarnation=secrets.token_hex(8),
+            fleet=fleet_name(name, loaded.precision),
+            precision=loaded.precision,
+            numerics=loaded.numerics_signature,
+            layout=herd.layout,
+            eos_ids=frozenset(loaded.config.eos_ids),
+            max_seqs=config.max_seqs,
+            block_tokens=BLOCK_TOKENS,
+        )
+
+    async def run(self, client: EtcdClient, views: dict[str, Members], shutdown: Shutdown) -> None:
+        identity, app = self._identity, self._herd.app
+        self._add_servicers()
+        sender = ReportSender(
+            app,
+            client,
+            views["scheduler"],
+            fleet=identity.fleet,
+            member_id=identity.member_id,
+            incarnation=identity.incarnation,
+            clock=self._clock,
+        )
+        membership = Membership(
+            client,
+            "modelserver",
+            identity.member_id,
+            self._info(),
+            incarnation=identity.incarnation,
+        )
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(sender.run())]
+            if self._herd.tier is not None:
+                tasks.append(group.create_task(self._herd.tier.run()))
+            numbered = group.create_task(self._number(views["leap"], membership))
+            await asyncio.wait([numbered], timeout=_NUMBER_WAIT_S)
+            async with membership:
+                membership.publish(self._info())
+                self._server.set_serving(True)
+                log.info("serving", extra={"address": self._address, "fleet": identity.fleet})
+                await _first(shutdown.wait, app.died.wait, membership.superseded.wait)
+                self._phase = "draining"
+                membership.publish(self._info())
+                await self._server.drain(self._config.drain_s)
+                await sender.flush(_FLUSH_S)
+            for task in (*tasks, numbered):
+                task.cancel()
+        if app.died.is_set():
+            raise StartupError("The engine stopped with an error; see the log above.")
+
+    def _add_servicers(self) -> None:
+        tier = self._herd.tier
+        api = ModelServerApi(
+            self._herd.app,
+            self._identity,
+            self._herd.limits,
+            draw_seed=lambda: secrets.randbits(62),
+            phase=lambda: self._phase,
+            kv_moved=lambda: (
+                (tier.loaded_blocks, tier.stored_blocks, tier.refused_blocks)
+                if tier is not None
+                else (0, 0, 0)
+            ),
+        )
+        grpc_server = self._server.server
+        modelserver_pb2_grpc.add_ModelServerServicer_to_server(api, grpc_server)
+        modelserver_pb2_grpc.add_KvControlServicer_to_server(KvControlPending(), grpc_server)
+        modelserver_pb2_grpc.add_WeightControlServicer_to_server(
+            WeightControlPending(), grpc_server
+        )
+
+    async def _number(self, leaps: Members, membership: Membership) -> None:
+        """Learn the served version's number from Leap and tell the cluster."""
+        seq = await register_weights(self._manifest(), leaps, clock=self._clock)
+        self._herd.app.weights.seq = seq
+        membership.publish(self._info())
+        log.info("weights registered", extra={"seq": seq})
+
+    def _manifest(self) -> leap_pb2.Manifest:
+        digests = self._loaded.digests
+        return leap_pb2.Manifest(
+            model=self._herd.limits.model,
+            digest=digests.root,
+            config_digest=digests.config,
+            source=self._config.model,
+            tensors=[
+                leap_pb2.TensorDigest(name=name, digest=digest)
+                for name, digest in sorted(digests.tensors.items())
+            ],
+        )
+
+    def _info(self) -> dict[str, object]:
+        identity, limits, app = self._identity, self._herd.limits, self._herd.app
+        info = ModelServerInfo(
+            address=self._address,
+            incarnation=identity.incarnation,
+            model=limits.model,
+            fleet=identity.fleet,
+            precision=identity.precision,
+            phase=self._phase,
+            source=self._config.model,
+            max_context=limits.max_context,
+            vocab_size=limits.vocab_size,
+            total_blocks=limits.pool_tokens // BLOCK_TOKENS,
+            max_steps=identity.max_seqs,
+            weight_seq=app.weights.seq,
+            weight_digest=app.weights.digest.hex(),
+        )
+        built: dict[str, object] = msgspec.to_builtins(info)
+        return built
+
+
+async def _first(*waits: Callable[[], Awaitable[object]]) -> None:
+    """Returns when the first of the waits does."""
+    tasks = [asyncio.ensure_future(wait()) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
