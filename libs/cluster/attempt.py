@@ -1,10 +1,10 @@
 """A compare-and-set whose outcome is always found out, or honestly unknown.
 
 Every write has a token of its own in the value. If the answer is lost, the write is sent again
-under the same compare: the first one to be applied breaks the compare for the others, so it happens at
-most once. Then a refused compare has two readings, and the token tells them apart: another writer
-was first, or an attempt of ours was, in which case the token is found in the key's present value
-or, if others have written since, in its history.
+under the same compare: the first one to be applied breaks the compare for the others, so it happens
+at most once. Then a refused compare has two readings, and the token tells them apart: another
+writer was first, or an attempt of ours was, in which case the token is found in the key's present
+value or, if others have written since, in its history.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Self
 
 from etcd.api.etcdserverpb import rpc_pb2
 from libs.cluster.entry import Entry, Listing, entry_of, prefix_end
-from libs.cluster.lease import Lease
+from libs.cluster.lease import Lease, revoke_lease
 from libs.cluster.ops import Compare, Op, Put, TxnResult, txn_request, txn_result
 from libs.cluster.tls import TlsFiles
 from libs.cluster.transport import Transport
@@ -156,6 +156,12 @@ class EtcdClient:
         result = await self.txn([compare], then=[Put(key, value, lease or 0)])
         return result.revision if result.succeeded else None
 
+    async def compact(self, revision: int) -> None:
+        """Makes etcd forget what was before the revision. etcd does so by itself if it is told to
+        (`--auto-compaction-retention`); watches and reads of older revisions must cope."""
+        request = rpc_pb2.CompactionRequest(revision=revision, physical=True)
+        await self.transport.write(lambda endpoint: endpoint.kv.Compact, request)
+
     def watch(self, prefix: str, *, silence_s: float = 3.0) -> Watch:
         """A list-and-watch of everything under `prefix`; to be used with `async with`."""
         return Watch(self, prefix, silence_s=silence_s)
@@ -163,3 +169,7 @@ class EtcdClient:
     async def lease(self, ttl_s: int) -> Lease:
         """A new lease that keeps itself alive until it is lost or revoked."""
         return await Lease.grant(self.transport, ttl_s)
+
+    async def revoke(self, lease_id: int) -> None:
+        """Ends anyone's lease, and deletes its keys."""
+        await revoke_lease(self.transport, lease_id)

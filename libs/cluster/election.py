@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -127,7 +127,7 @@ class Election:
         entry = await self._client.get(self.key)
         return _leader_of(entry) if entry else None
 
-    async def observe(self) -> AsyncIterator[Leader | None]:
+    async def observe(self) -> AsyncGenerator[Leader | None, None]:
         """The leader now, then each change of it (None: vacant). Close it with `aclosing`."""
         seen: Leader | None = None
         first = True

@@ -1,73 +1,91 @@
-"""What can go wrong with cluster state.
+"""What can go wrong with cluster state. Each class says, by its base in libs.errors, what a caller
+should do about it.
 
     ClusterError
-    ├── ClusterUnavailable      no endpoint answered in time; this call has changed nothing
-    ├── OutcomeUnknown          a write was sent and no answer came: it may or may not be applied
-    ├── PermissionRefused       wrong user, password, certificate or role
-    ├── RequestRefused          etcd refused the request itself (too large, store full, ...)
-    │   └── Compacted           the revision asked for is no longer kept
-    ├── LeaseLost               the lease is gone: its keys are, or soon will be, deleted
-    ├── CompareFailed           a condition of the write did not hold; nothing was changed
-    │   ├── GuardFailed         the guard did not hold: the writer's leadership has ended
-    │   ├── RecordExists        create of an id that exists
-    │   └── RecordMissing       update, delete or cursor of an id that does not exist
-    └── RecordUnreadable        the stored bytes are no record that this version can read
-
-`reason` is for machines and stable; the text is one sentence for people.
+    ├── ClusterUnavailable  (Unavailable)         no endpoint answered; nothing was changed
+    ├── OutcomeUnknown      (DeadlineExceeded)    a write was sent and no answer came
+    ├── PermissionRefused   (PermissionDenied)    wrong user, password, certificate or role
+    ├── RequestRefused      (FailedPrecondition)  etcd refused it: too large, store full, ...
+    │   └── Compacted                             the revision asked for is no longer kept
+    ├── LeaseLost           (Aborted)             its keys are, or soon will be, deleted
+    ├── CompareFailed       (Aborted)             a condition did not hold; nothing was changed
+    │   └── GuardFailed                           the writer's leadership has ended
+    ├── RecordExists        (AlreadyExists)       create of an id that is taken
+    ├── RecordMissing       (NotFound)            update or cursor of an id that is not there
+    └── RecordUnreadable    (DataLoss)            no record that this version can read
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
 
+from libs.errors import (
+    Aborted,
+    AlreadyExists,
+    DataLoss,
+    DeadlineExceeded,
+    FailedPrecondition,
+    ImpalaError,
+    NotFound,
+    PermissionDenied,
+    Unavailable,
+)
 
-class ClusterError(Exception):
-    reason: ClassVar[str] = "cluster_error"
+
+class ClusterError(ImpalaError):
+    REASON: ClassVar[str] = "CLUSTER_ERROR"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, self.REASON)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.message,), dict(self.__dict__)
 
 
-class ClusterUnavailable(ClusterError):
+class ClusterUnavailable(ClusterError, Unavailable):
     """Safe to retry: nothing was changed."""
 
-    reason = "cluster_unavailable"
+    REASON = "CLUSTER_UNAVAILABLE"
 
 
-class OutcomeUnknown(ClusterError):
-    """Not safe to retry blindly: read first, or repeat under a compare that the write breaks."""
+class OutcomeUnknown(ClusterError, DeadlineExceeded):
+    """It may or may not be applied, now or later. Not safe to retry blindly: read first, or repeat
+    under a compare that the write itself breaks."""
 
-    reason = "outcome_unknown"
-
-
-class PermissionRefused(ClusterError):
-    reason = "permission_refused"
+    REASON = "OUTCOME_UNKNOWN"
 
 
-class RequestRefused(ClusterError):
-    reason = "request_refused"
+class PermissionRefused(ClusterError, PermissionDenied):
+    REASON = "CLUSTER_PERMISSION_REFUSED"
+
+
+class RequestRefused(ClusterError, FailedPrecondition):
+    REASON = "CLUSTER_REQUEST_REFUSED"
 
 
 class Compacted(RequestRefused):
-    reason = "compacted"
+    REASON = "COMPACTED"
 
 
-class LeaseLost(ClusterError):
-    reason = "lease_lost"
+class LeaseLost(ClusterError, Aborted):
+    REASON = "LEASE_LOST"
 
 
-class CompareFailed(ClusterError):
-    reason = "compare_failed"
+class CompareFailed(ClusterError, Aborted):
+    REASON = "COMPARE_FAILED"
 
 
 class GuardFailed(CompareFailed):
-    reason = "guard_failed"
+    REASON = "GUARD_FAILED"
 
 
-class RecordExists(CompareFailed):
-    reason = "record_exists"
+class RecordExists(ClusterError, AlreadyExists):
+    REASON = "RECORD_EXISTS"
 
 
-class RecordMissing(CompareFailed):
-    reason = "record_missing"
+class RecordMissing(ClusterError, NotFound):
+    REASON = "RECORD_MISSING"
 
 
-class RecordUnreadable(ClusterError):
-    reason = "record_unreadable"
+class RecordUnreadable(ClusterError, DataLoss):
+    REASON = "RECORD_UNREADABLE"

@@ -47,18 +47,22 @@ class Lease:
         run again to set `lost`."""
         return not self.lost.is_set() and asyncio.get_running_loop().time() < self._expires
 
+    @property
+    def expires_at(self) -> float:
+        """Until when it is held without another renewal, in the event loop's time."""
+        return self._expires
+
     def abandon(self) -> None:
         """Stops renewing: lost now, gone in etcd within the time to live."""
         self._keeper.cancel()
         self.lost.set()
 
     async def revoke(self) -> None:
-        """Ends it in etcd, which deletes its keys at once. With etcd away it just expires."""
+        """Ends it in etcd, which deletes its keys at once. One try: it expires anyway, and a
+        process that ends must not wait for an etcd that is away."""
         self.abandon()
-        with contextlib.suppress(ClusterUnavailable, LeaseLost):
-            await self._transport.read(
-                lambda endpoint: endpoint.lease.LeaseRevoke, rpc_pb2.LeaseRevokeRequest(ID=self.id)
-            )
+        with contextlib.suppress(ClusterUnavailable):
+            await revoke_lease(self._transport, self.id, within_s=self._transport.per_try_timeout_s)
 
     async def _keep_alive(self) -> None:
         loop = asyncio.get_running_loop()
@@ -107,3 +111,16 @@ class Lease:
 
     async def _request(self) -> AsyncIterator[rpc_pb2.LeaseKeepAliveRequest]:
         yield rpc_pb2.LeaseKeepAliveRequest(ID=self.id)
+
+
+async def revoke_lease(
+    transport: Transport, lease_id: int, *, within_s: float | None = None
+) -> None:
+    """Ends a lease; no error if it has ended already, so it may be repeated."""
+    deadline = asyncio.get_running_loop().time() + (within_s or transport.deadline_s)
+    with contextlib.suppress(LeaseLost):
+        await transport.read(
+            lambda endpoint: endpoint.lease.LeaseRevoke,
+            rpc_pb2.LeaseRevokeRequest(ID=lease_id),
+            deadline=deadline,
+        )

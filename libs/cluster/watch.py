@@ -80,6 +80,7 @@ class Watch:
         self._closed = False
         self._heard_at = 0.0
         self._pinged = False
+        self._lost = False
         self._reauthenticated = False
         self._endpoint: Endpoint | None = None
         self._call: Call | None = None
@@ -103,6 +104,11 @@ class Watch:
     def __aiter__(self) -> Self:
         return self
 
+    @property
+    def connected(self) -> bool:
+        """Whether a stream is open now, as far as is known."""
+        return self._call is not None
+
     async def __anext__(self) -> WatchItem:
         """May be cancelled and called again: nothing is lost."""
         while not self._pending:
@@ -125,9 +131,10 @@ class Watch:
             # Compacted between two pages, or away.
             if not self._begun:
                 raise
+            self._lost = True
             return
         self._revision = listing.revision
-        if self._begun:
+        if self._lost:
             self.recovered_at = asyncio.get_running_loop().time()
         self._begun = True
         self._pending.append(Snapshot(listing.entries, listing.revision))
@@ -140,6 +147,7 @@ class Watch:
             )
             metadata = await self._transport.metadata(endpoint)
         except ClusterUnavailable:
+            self._lost = True
             return
         self._endpoint = endpoint
         self._call = endpoint.watch.Watch(None, metadata=metadata)
@@ -196,7 +204,7 @@ class Watch:
                 await self._reopen()
 
     async def _take(self, response: rpc_pb2.WatchResponse) -> None:
-        self._note_contact(response)
+        self._note_contact()
         if response.canceled:
             if response.compact_revision or "compacted" in response.cancel_reason:
                 self._revision = None
@@ -211,12 +219,11 @@ class Watch:
             self._pending.extend(_item_of(event) for event in response.events)
             self._revision = response.events[-1].kv.mod_revision
 
-    def _note_contact(self, response: rpc_pb2.WatchResponse) -> None:
+    def _note_contact(self) -> None:
         now = asyncio.get_running_loop().time()
-        late = now - self._heard_at > 1.5 * self.silence_s
-        reopened = response.created and self._cluster_id != 0
-        if late or reopened:
+        if self._lost or now - self._heard_at > 1.5 * self.silence_s:
             self.recovered_at = now
+        self._lost = False
         self._heard_at = now
         self._pinged = False
 
@@ -240,6 +247,7 @@ class Watch:
     async def _reopen(self) -> None:
         endpoint = self._endpoint
         self._drop()
+        self._lost = True
         if endpoint is not None:
             self._transport.failed(endpoint)
         await asyncio.sleep(REOPEN_PAUSE_S)

