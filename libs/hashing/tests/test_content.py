@@ -2,6 +2,7 @@
 
 import hashlib
 import struct
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -35,7 +36,7 @@ def test_growing_in_any_pieces_gives_the_same_chain(tokens: list[int], cuts: lis
     chain = ContentChain(SALT)
     grown: list[bytes] = []
     edges = [0, *sorted(min(cut, len(tokens)) for cut in cuts), len(tokens)]
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in pairwise(edges):
         grown += chain.extend(tokens[start:end])
     assert grown == content_hashes(SALT, tokens)
     assert len(grown) == len(tokens) // BLOCK_TOKENS

@@ -159,3 +159,22 @@ def test_a_configuration_that_cannot_work_is_refused(
 ) -> None:
     with pytest.raises(ValueError):
         BatcherConfig(8, budget, seqs, chunk, watermark)
+
+
+def test_lookups_hold_prefixes_for_no_more_than_could_run() -> None:
+    batcher = make_batcher(max_seqs=2, external_tier=True)
+    for name in ("a", "b", "c"):
+        batcher.add(make_sequence(name, f"{name}:40"))
+    plan = planned(batcher)
+    assert [lookup.seq_id for lookup in plan.lookups] == ["a", "b"]
+    batcher.commit(plan, {})
+    assert batcher.plan() is None
+    batcher.external_failed("a")
+    assert [chunk.seq_id for chunk in planned(batcher).chunks] == ["a"]
+
+
+def test_a_short_prompt_is_not_looked_up() -> None:
+    batcher = make_batcher(external_tier=True)
+    batcher.add(make_sequence("a", "a:32"))
+    plan = planned(batcher)
+    assert not plan.lookups and len(plan.chunks) == 1
