@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 from transformers import __version__ as transformers_version
 
 from libs.demo.model import DEMO, ensure_demo_model
@@ -52,8 +52,8 @@ def load_reference(path: Path) -> tuple[Any, Any]:
     if path.is_file():
         where = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
     tokenizer = AutoTokenizer.from_pretrained(**where)
-    model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32).eval()
-    return tokenizer, model
+    model: Any = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
+    return tokenizer, model.eval()
 
 
 def render(tokenizer: Any, messages: list[dict[str, Any]]) -> list[int]:
@@ -68,11 +68,11 @@ def greedy(model: Any, prompt: list[int], count: int) -> tuple[list[int], list[f
     """``count`` greedy tokens (end tokens do not stop it) and the gap of the two best logits."""
     tokens: list[int] = []
     gaps: list[float] = []
-    cache, fed = None, prompt
+    cache, fed = DynamicCache(), prompt
     for _ in range(count):
-        out = model(torch.tensor([fed]), past_key_values=cache, use_cache=True, logits_to_keep=1)
+        out = model(torch.tensor([fed]), cache=cache, use_cache=True, logits_to_keep=1)
         best = out.logits[0, -1].float().topk(2)
-        cache, fed = out.past_key_values, [int(best.indices[0])]
+        fed = [int(best.indices[0])]  # the cache was extended in place
         tokens.append(fed[0])
         gaps.append(round(float(best.values[0] - best.values[1]), 6))
     return tokens, gaps

@@ -31,7 +31,8 @@ def main() -> int:
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         pip = [f"{folder}/bin/python", "-m", "pip", "--disable-pip-version-check"]
         subprocess.run([*pip, "install", "-q", "-r", ROOT / "requirements.in"], check=True)
-        frozen = subprocess.run([*pip, "freeze"], check=True, capture_output=True, text=True).stdout
+        freeze = [*pip, "freeze", "--all", "--exclude", "pip"]
+        frozen = subprocess.run(freeze, check=True, capture_output=True, text=True).stdout
     pins = sorted((pin(line) for line in frozen.splitlines()), key=str.lower)
     (ROOT / "requirements.lock").write_text(HEADER + "".join(f"{each}\n" for each in pins))
     print(f"requirements.lock: {len(pins)} pins", file=sys.stderr)
