@@ -9,7 +9,7 @@ when blocks run out, the worst-ranked sequence loses its own and later recompute
 Calls come from one thread: plan, run the step, commit; the others between any two of them.
 """
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
@@ -294,12 +294,9 @@ class Batcher:
         for seq in list(self._waiting):
             if not draft.budget or len(self._running) >= self.config.max_seqs:
                 return
-            if seq.external is External.PENDING or self._is_held_back(seq):
+            if seq.external is External.PENDING or self._must_wait(seq):
                 continue
             hit = self._kv.cache.match(seq)
-            seq.waits_on = self._claims.last_shared(seq, len(hit))
-            if seq.waits_on is not None:
-                continue
             if not self._has_room(seq, hit, draft):
                 return
             if self._should_look_up(seq, hit):
@@ -307,8 +304,26 @@ class Batcher:
             else:
                 self._start(seq, hit, draft)
 
-    def _is_held_back(self, seq: Sequence) -> bool:
-        return seq.waits_on is not None and self._claims.is_claimed(seq.waits_on)
+    def _must_wait(self, seq: Sequence) -> bool:
+        """Whether another sequence is computing or loading what this one would.
+
+        Blocks in the cache or claimed are a prefix of its blocks, so their end is found by
+        bisection; if the last of them is claimed, it waits for that one to land. (An abort can
+        leave a gap in the claims: then it waits for less or for more, never for nothing.)
+        """
+        if seq.waits_on is None or not self._claims.is_claimed(seq.waits_on):
+            seq.waits_on = self._last_shared(seq)
+        return seq.waits_on is not None
+
+    def _last_shared(self, seq: Sequence) -> bytes | None:
+        def is_new(index: int) -> bool:
+            key = seq.keys[index]
+            return not (self._claims.is_claimed(key) or self._kv.cache.has_key(key))
+
+        end = bisect_left(range(seq.max_hit_blocks), True, key=is_new)
+        if end and self._claims.is_claimed(seq.keys[end - 1]):
+            return seq.keys[end - 1]
+        return None
 
     def _has_room(self, seq: Sequence, hit: Seq[BlockId], draft: _Draft) -> bool:
         cached = len(hit) * BLOCK_TOKENS

@@ -40,16 +40,6 @@ class Claims:
     def is_claimed(self, key: bytes) -> bool:
         return key in self._owner_of
 
-    def last_shared(self, seq: Sequence, first_block: int) -> bytes | None:
-        """The last key of the run of claimed blocks that starts at the sequence's `first_block`,
-        counting those it could hit: what to wait for. None if that first one is unclaimed."""
-        last = None
-        for key in seq.keys[first_block : seq.max_hit_blocks]:
-            if key not in self._owner_of:
-                break
-            last = key
-        return last
-
     def check_integrity(self, producers: Iterable[SeqId]) -> None:
         """Only running or loading sequences may own claims: else a waiter would wait forever."""
         if set(self._keys_of) - set(producers):

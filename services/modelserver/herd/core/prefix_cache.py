@@ -33,6 +33,10 @@ class PrefixCache:
     def __contains__(self, block: BlockId) -> bool:
         return block in self._entry_of
 
+    def has_key(self, key: bytes) -> bool:
+        """Whether some block is named by the key, its tokens not verified."""
+        return key in self._block_of
+
     def match(self, seq: Sequence) -> list[BlockId]:
         """Blocks of the longest cached prefix of the sequence, leaving its last token out: the
         last known token is always computed, so that there are logits to sample from."""

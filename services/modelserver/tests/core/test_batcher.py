@@ -178,3 +178,14 @@ def test_a_short_prompt_is_not_looked_up() -> None:
     batcher.add(make_sequence("a", "a:32"))
     plan = planned(batcher)
     assert not plan.lookups and len(plan.chunks) == 1
+
+
+def test_a_newcomer_waits_for_the_last_block_that_it_shares_and_can_hit() -> None:
+    batcher = make_batcher(max_batch_tokens=64, prefill_chunk=32)
+    computing = make_sequence("a", "x:96+a:40")
+    waiter, twin = make_sequence("b", "x:96+b:40"), make_sequence("c", "x:96")
+    for seq in (computing, waiter, twin):
+        batcher.add(seq)
+    assert [chunk.seq_id for chunk in planned(batcher).chunks] == ["a"]
+    assert waiter.waits_on == computing.keys[2]
+    assert twin.waits_on == computing.keys[1]

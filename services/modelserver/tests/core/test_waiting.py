@@ -37,25 +37,6 @@ def test_removal_takes_the_one_meant() -> None:
     assert len(queue) == 3
 
 
-def test_a_waiter_waits_for_the_last_block_that_it_shares() -> None:
-    claims = Claims()
-    computing, waiter = make_sequence("a", "x:96+a:40"), make_sequence("b", "x:96+b:40")
-    claims.claim(computing, 0)
-    assert claims.last_shared(waiter, 0) == waiter.keys[2]
-    claims.landed(computing, waiter.keys[0])
-    assert claims.last_shared(waiter, 1) == waiter.keys[2]
-    claims.drop(computing)
-    assert claims.last_shared(waiter, 1) is None
-
-
-def test_nobody_waits_for_a_block_that_it_could_not_hit() -> None:
-    claims = Claims()
-    claims.claim(make_sequence("a", "x:64"), 0)
-    twin = make_sequence("b", "x:64")
-    assert claims.last_shared(twin, 0) == twin.keys[0]
-    assert claims.last_shared(twin, 1) is None
-
-
 def test_the_first_claim_stands() -> None:
     claims = Claims()
     first, second = make_sequence("a", "x:64"), make_sequence("b", "x:64")
@@ -63,3 +44,7 @@ def test_the_first_claim_stands() -> None:
     claims.claim(second, 0)
     claims.drop(second)
     assert all(claims.is_claimed(key) for key in first.keys)
+    claims.landed(first, first.keys[0])
+    assert [claims.is_claimed(key) for key in first.keys] == [False, True]
+    claims.drop(first)
+    assert not any(claims.is_claimed(key) for key in first.keys)
