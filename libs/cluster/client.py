@@ -13,9 +13,9 @@ from etcd.api.etcdserverpb import rpc_pb2
 from libs.cluster.entry import Entry, Listing, entry_of, prefix_end
 from libs.cluster.lease import Lease, revoke_lease
 from libs.cluster.ops import Compare, Op, Put, TxnResult, txn_request, txn_result
-from libs.cluster.tls import TlsFiles
 from libs.cluster.transport import Transport
 from libs.cluster.watch import Watch
+from libs.rpc.tls import ClientTls
 
 PAGE = 1000
 
@@ -24,14 +24,15 @@ class EtcdClient:
     """Made and used on one event loop. Connections open at the first call.
 
     `per_try_timeout_s` bounds one attempt of a read, `write_timeout_s` the one attempt of a write
-    (longer: giving up on a write costs an unknown outcome), `deadline_s` a call in all.
+    (longer: giving up on a write costs an unknown outcome), `deadline_s` a call in all. With a
+    client certificate in `tls`, its common name is etcd's user, and no password is needed.
     """
 
     def __init__(
         self,
         endpoints: Sequence[str],
         *,
-        tls: TlsFiles | None = None,
+        tls: ClientTls | None = None,
         user: str | None = None,
         password: str | None = None,
         per_try_timeout_s: float = 1.0,

@@ -16,7 +16,7 @@ from grpc import ChannelConnectivity, StatusCode, aio
 from etcd.api.etcdserverpb import rpc_pb2, rpc_pb2_grpc
 from libs.cluster.errors import ClusterError, ClusterUnavailable, OutcomeUnknown, PermissionRefused
 from libs.cluster.fate import Fate, fate_of
-from libs.cluster.tls import TlsFiles
+from libs.rpc.tls import ClientTls
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
@@ -41,7 +41,7 @@ CHANNEL_OPTIONS: tuple[tuple[str, int | str], ...] = (
 class Endpoint:
     """One address, its channel, and etcd's stubs on it."""
 
-    def __init__(self, address: str, tls: TlsFiles | None) -> None:
+    def __init__(self, address: str, tls: ClientTls | None) -> None:
         self.address = address
         self.channel = _open(address, tls)
         self.kv = rpc_pb2_grpc.KVStub(self.channel)
@@ -78,7 +78,7 @@ class Transport:
         self,
         endpoints: Sequence[str],
         *,
-        tls: TlsFiles | None,
+        tls: ClientTls | None,
         user: str | None,
         password: str | None,
         per_try_timeout_s: float,
@@ -216,7 +216,7 @@ class Transport:
         return ClusterUnavailable(f"etcd at {endpoint.address} cannot be reached{more}: {why}")
 
 
-def _open(address: str, tls: TlsFiles | None) -> aio.Channel:
+def _open(address: str, tls: ClientTls | None) -> aio.Channel:
     if tls is None:
         return aio.insecure_channel(address, options=CHANNEL_OPTIONS)
     options = list(CHANNEL_OPTIONS)

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from libs.demo.etcd import resolve_etcd
+from libs.rpc.tls import ServerTls
 
 READY_WITHIN_S = 20.0
 STOP_WITHIN_S = 10.0
@@ -48,10 +49,11 @@ class EtcdProcess:
     machine would.
     """
 
-    def __init__(self, *, extra: tuple[str, ...] = ()) -> None:
-        self.port, self._peer_port = free_ports(2)
+    def __init__(self, *, tls: ServerTls | None = None, extra: tuple[str, ...] = ()) -> None:
+        self.port, self._peer_port, self._health_port = free_ports(3)
         self.endpoint = f"127.0.0.1:{self.port}"
         self.folder = Path(tempfile.mkdtemp(prefix="impala-etcd-"))
+        self._tls = tls
         self._extra = extra
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -127,7 +129,7 @@ class EtcdProcess:
         return path.read_text(errors="replace")[-4000:] if path.exists() else ""
 
     def _command(self) -> list[str]:
-        client = f"http://{self.endpoint}"
+        client = f"{'https' if self._tls else 'http'}://{self.endpoint}"
         peer = f"http://127.0.0.1:{self._peer_port}"
         return [
             str(etcd_binary()),
@@ -138,6 +140,9 @@ class EtcdProcess:
             f"--listen-peer-urls={peer}",
             f"--initial-advertise-peer-urls={peer}",
             f"--initial-cluster=test={peer}",
+            # Answers /health without TLS and without a certificate.
+            f"--listen-metrics-urls=http://127.0.0.1:{self._health_port}",
+            *self._tls_flags(),
             "--log-level=error",
             "--unsafe-no-fsync",
             # Alone, it need not wait long for others to stand before it leads.
@@ -146,10 +151,20 @@ class EtcdProcess:
             *self._extra,
         ]
 
+    def _tls_flags(self) -> list[str]:
+        if self._tls is None:
+            return []
+        flags = [f"--cert-file={self._tls.cert}", f"--key-file={self._tls.key}"]
+        if self._tls.client_ca:
+            flags += ["--client-cert-auth", f"--trusted-ca-file={self._tls.client_ca}"]
+        return flags
+
     def _healthy(self) -> bool:
         request = b"GET /health HTTP/1.0\r\n\r\n"
         try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+            with socket.create_connection(
+                ("127.0.0.1", self._health_port), timeout=1
+            ) as connection:
                 connection.sendall(request)
                 answer = b"".join(iter(lambda: connection.recv(4096), b""))
         except OSError:
