@@ -36,7 +36,9 @@ def tiny_llama(seed: int = 0, **changes: Any) -> LlamaForCausalLM:
         "eos_token_id": 2,
     }
     torch.manual_seed(seed)
-    return LlamaForCausalLM(LlamaConfig(**(shape | changes))).eval()
+    model: LlamaForCausalLM = LlamaForCausalLM(LlamaConfig(**(shape | changes)))
+    model.eval()
+    return model
 
 
 def save_tiny(folder: Path, seed: int = 0, **changes: Any) -> LlamaForCausalLM:

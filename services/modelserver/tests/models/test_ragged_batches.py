@@ -1,4 +1,4 @@
-"""However a sequence is cut into chunks and whatever else is in the batch, its output is its own."""
+"""However a sequence is cut into chunks, whatever else is in the batch: its output is its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from services.modelserver.tests.models.factories import (
 )
 
 BORDERS = (31, 32, 33, 63, 64, 65)
-NEAR = {"atol": 1e-4, "rtol": 1e-4}
+
+
+def assert_near(ours: torch.Tensor, theirs: torch.Tensor) -> None:
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +44,7 @@ def test_a_chunk_border_changes_nothing(border: int, model: LlamaModel) -> None:
     whole = driver.forward([driver.sequence(prompt).chunk(130)])
     cut = driver.sequence(prompt)
     assert len(driver.forward([cut.chunk(border)])) == 0
-    torch.testing.assert_close(driver.forward([cut.chunk(130 - border)]), whole, **NEAR)
+    assert_near(driver.forward([cut.chunk(130 - border)]), whole)
 
 
 @pytest.mark.parametrize("length", BORDERS)
