@@ -95,6 +95,9 @@ class RpcServer:
     async def start(self) -> None:
         """Bind and accept calls; health stays NOT_SERVING. Raises PortInUse or StartupError."""
         address = _join(self.host, self._port)
+        refusal = await asyncio.to_thread(_why_not_bindable, self.host, self._port)
+        if refusal is not None:
+            raise refusal
         try:
             if self._tls is not None:
                 bound = self.server.add_secure_port(address, self._tls.credentials())
@@ -103,7 +106,9 @@ class RpcServer:
         except RuntimeError:
             bound = 0
         if bound == 0:
-            raise await asyncio.to_thread(_why_not_bound, self.host, self._port)
+            raise StartupError(
+                f"gRPC could not listen on {address}; if TLS is on, check certificate and key."
+            )
         self._port = bound
         await self.server.start()
         log.info("listening", extra={"address": self.address, "tls": self._tls is not None})
@@ -159,8 +164,8 @@ def _join(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 
-def _why_not_bound(host: str, port: int) -> StartupError:
-    """gRPC only says that it failed; a plain socket tells why."""
+def _why_not_bindable(host: str, port: int) -> StartupError | None:
+    """Tried with a plain socket: gRPC prints to stderr when it fails, and does not say why."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(
             host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -178,6 +183,4 @@ def _why_not_bound(host: str, port: int) -> StartupError:
                 "(0 picks a free one)."
             )
         return StartupError(f"Cannot listen on port {port} of {host}: {error.strerror}.")
-    return StartupError(
-        f"gRPC could not listen on port {port} of {host}; if TLS is on, check certificate and key."
-    )
+    return None

@@ -1,0 +1,117 @@
+"""From a ServiceConfig to a served member of the cluster: the part of main that services share.
+
+A service's `serve` builds its app and servicer and calls `serve_member`; services/kvstore/main.py
+shows the whole of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from libs.cluster.client import EtcdClient
+from libs.cluster.errors import ClusterUnavailable
+from libs.cluster.membership import Membership
+from libs.config import ServiceConfig
+from libs.errors import StartupError
+from libs.obs import serve_metrics
+from libs.rpc.lifecycle import Shutdown
+from libs.rpc.server import RpcServer
+from libs.rpc.tls import ClientTls, ServerTls
+
+log = logging.getLogger(__name__)
+
+_WILDCARDS = ("0.0.0.0", "::", "")
+
+
+def server_of(config: ServiceConfig, service_names: Sequence[str]) -> RpcServer:
+    """The RpcServer that the flags ask for, not started."""
+    return RpcServer(
+        service_names,
+        config.host,
+        config.port,
+        tls=server_tls(config),
+        allow_insecure=config.insecure,
+    )
+
+
+def server_tls(config: ServiceConfig) -> ServerTls | None:
+    if config.tls_cert is None or config.tls_key is None:
+        return None
+    return ServerTls(config.tls_cert, config.tls_key, config.tls_ca)
+
+
+def client_tls(config: ServiceConfig) -> ClientTls | None:
+    """How this member dials its peers: with its own certificate, trusting the cluster's CA."""
+    if config.tls_ca is None:
+        return None
+    return ClientTls(config.tls_ca, config.tls_cert, config.tls_key)
+
+
+def address_for_peers(config: ServiceConfig, rpc: RpcServer) -> str:
+    """host:port that others dial: as advertised, else as bound, with this host's name for a
+    wildcard."""
+    if config.advertise:
+        return config.advertise
+    return f"{socket.gethostname()}:{rpc.port}" if rpc.host in _WILDCARDS else rpc.address
+
+
+def member_id_of(config: ServiceConfig, service: str, address: str) -> str:
+    """The configured name, else one that the address makes: a restart on it is the same member."""
+    return config.member or f"{service}-{address.replace(':', '-').replace('/', '-')}"
+
+
+async def serve_member(
+    rpc: RpcServer,
+    etcd: EtcdClient,
+    config: ServiceConfig,
+    shutdown: Shutdown,
+    *,
+    service: str,
+    incarnation: str,
+    info: Mapping[str, Any] | None = None,
+) -> None:
+    """Bind, register, serve until `shutdown`, leave the cluster, drain.
+
+    incarnation: a random name for this life of the process. info: published besides `address` and
+    `incarnation`. Raises StartupError when the port is taken, etcd cannot be reached, or another
+    process takes this member's name.
+    """
+    await rpc.start()
+    try:
+        if config.metrics_port >= 0:
+            port = serve_metrics(config.metrics_port, config.host)
+            log.info("metrics", extra={"port": port})
+        address = address_for_peers(config, rpc)
+        member_id = member_id_of(config, service, address)
+        published = {"address": address, "incarnation": incarnation, **(info or {})}
+        membership = Membership(etcd, service, member_id, published, incarnation=incarnation)
+        await _registered(membership)
+        async with asyncio.TaskGroup() as group:
+            taken = group.create_task(_stop_when_superseded(membership, member_id))
+            rpc.set_serving(True)
+            log.info("serving", extra={"member": member_id, "address": address})
+            await shutdown.wait()
+            taken.cancel()
+            rpc.set_serving(False)
+            await membership.leave()
+        await rpc.drain(config.drain_s)
+    finally:
+        await rpc.stop()
+
+
+async def _registered(membership: Membership) -> None:
+    try:
+        await membership.start()
+    except ClusterUnavailable as error:
+        raise StartupError(f"{error}; start etcd or give its address with --etcd.") from error
+
+
+async def _stop_when_superseded(membership: Membership, member_id: str) -> None:
+    await membership.superseded.wait()
+    raise StartupError(
+        f"Another process has registered as {member_id}; give each its own --member name."
+    )
