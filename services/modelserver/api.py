@@ -7,7 +7,7 @@ import grpc
 
 from impala.common.v1 import common_pb2
 from impala.modelserver.v1 import modelserver_pb2, modelserver_pb2_grpc
-from libs.errors import InvalidArgument, Unimplemented
+from libs.errors import InvalidArgument, Unavailable, Unimplemented
 from services.modelserver.app import Booking, ModelServerApp
 from services.modelserver.core import checks
 from services.modelserver.herd.core.plan import FinishReason
@@ -21,6 +21,7 @@ _COALESCE_S = 0.05
 _WATCH_S = 1.0
 _MIN_WATCH_S = 0.05
 _SHARED_SALT = bytes(16)
+_LOADING = modelserver_pb2.State(phase="loading")
 
 _FINISH = {
     FinishReason.STOP: common_pb2.FINISH_REASON_STOP,
@@ -44,27 +45,39 @@ class Identity:
     block_tokens: int
 
 
-class ModelServerApi(modelserver_pb2_grpc.ModelServerServicer):
-    """Serves one app. `phase` tells "loading", "serving" or "draining"; `kv_moved` the tier's
-    counters (loaded, stored, refused)."""
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Everything the contract needs once the weights are loaded. `phase` tells "serving" or
+    "draining", `kv_moved` the lower tier's counters (loaded, stored, refused)."""
 
-    def __init__(
-        self,
-        app: ModelServerApp,
-        identity: Identity,
-        limits: checks.Limits,
-        *,
-        draw_seed: Callable[[], int],
-        phase: Callable[[], str],
-        kv_moved: Callable[[], tuple[int, int, int]],
-    ) -> None:
-        self._app = app
-        self._identity = identity
-        self._limits = limits
-        self._draw_seed = draw_seed
-        self._phase = phase
-        self._kv_moved = kv_moved
+    app: ModelServerApp
+    identity: Identity
+    limits: checks.Limits
+    draw_seed: Callable[[], int]
+    phase: Callable[[], str]
+    kv_moved: Callable[[], tuple[int, int, int]]
+
+
+class ModelServerApi(modelserver_pb2_grpc.ModelServerServicer):
+    """Answers from the start of the process; until `open`, that the weights are loading."""
+
+    def __init__(self) -> None:
+        self._opened: Served | None = None
         self._fence = checks.EpochFence()
+
+    def open(self, served: Served) -> None:
+        """From now on steps are taken."""
+        self._opened = served
+
+    @property
+    def _served(self) -> Served:
+        if self._opened is None:
+            raise Unavailable("The weights are being loaded.", "LOADING", retry_after_s=1.0)
+        return self._opened
+
+    @property
+    def _app(self) -> ModelServerApp:
+        return self._served.app
 
     async def Generate(
         self, request: modelserver_pb2.GenerateRequest, context: _Context
@@ -97,7 +110,7 @@ class ModelServerApi(modelserver_pb2_grpc.ModelServerServicer):
     async def GetState(
         self, request: modelserver_pb2.GetStateRequest, context: _Context
     ) -> modelserver_pb2.State:
-        return self._state()
+        return _LOADING if self._opened is None else self._state(self._opened)
 
     async def WatchState(
         self, request: modelserver_pb2.WatchStateRequest, context: _Context
@@ -109,21 +122,22 @@ class ModelServerApi(modelserver_pb2_grpc.ModelServerServicer):
                 "INTERVAL_TOO_SHORT",
                 "interval_s",
             )
+        served = self._served
         while True:
-            yield self._state()
-            await self._app.clock.sleep(interval)
+            yield self._state(served)
+            await served.app.clock.sleep(interval)
 
     # ---- inside
 
     def _spec(self, request: modelserver_pb2.GenerateRequest) -> StepSpec:
-        limits, n = self._limits, request.n or 1
+        limits, n = self._served.limits, request.n or 1
         salt = request.account_salt
         checks.check_identity(request.step_id, request.model, salt, n, limits)
         if request.adapter:
             raise Unimplemented("Adapters are not served yet.", "ADAPTER_UNIMPLEMENTED", "adapter")
         checks.check_prompt(request.prompt, limits)
         sampling = _sampling(request, limits.vocab_size)
-        first = sampling.seed if sampling.seed is not None else self._draw_seed()
+        first = sampling.seed if sampling.seed is not None else self._served.draw_seed()
         room = checks.output_room(len(request.prompt), request.stopping.max_tokens, limits)
         return StepSpec(
             step_id=request.step_id,
@@ -145,7 +159,7 @@ class ModelServerApi(modelserver_pb2_grpc.ModelServerServicer):
         return TokenLimits(
             max_tokens=room,
             min_tokens=stopping.min_tokens,
-            eos_token_ids=self._identity.eos_ids,
+            eos_token_ids=self._served.identity.eos_ids,
             stop_token_ids=frozenset(stopping.stop_token_ids),
             ignore_eos=stopping.ignore_eos,
         )
@@ -165,9 +179,9 @@ class ModelServerApi(modelserver_pb2_grpc.ModelServerServicer):
             expires_unix_ms=grant.expires_unix_ms,
             now_unix_ms=self._app.clock.time() * 1000,
             member_id=grant.member_id,
-            own_id=self._identity.member_id,
+            own_id=self._served.identity.member_id,
             incarnation=grant.incarnation,
-            own_incarnation=self._identity.incarnation,
+            own_incarnation=self._served.identity.incarnation,
         )
         self._fence.admit(grant.epoch)
 
@@ -244,18 +258,19 @@ class ModelServerApi(modelserver_pb2_grpc.ModelServerServicer):
         served = self._app.weights
         return common_pb2.WeightVersion(model=served.model, seq=served.seq, digest=served.digest)
 
-    def _state(self) -> modelserver_pb2.State:
-        app, identity, stats, totals = self._app, self._identity, self._app.stats, self._app.totals
-        loaded, stored, refused = self._kv_moved()
+    def _state(self, served: Served) -> modelserver_pb2.State:
+        app, identity = served.app, served.identity
+        stats, totals = app.stats, app.totals
+        loaded, stored, refused = served.kv_moved()
         return modelserver_pb2.State(
             member_id=identity.member_id,
             incarnation=identity.incarnation,
-            model=self._limits.model,
+            model=served.limits.model,
             fleet=identity.fleet,
             weights=self._weights(),
-            phase=self._phase(),
+            phase=served.phase(),
             block_tokens=identity.block_tokens,
-            max_context=self._limits.max_context,
+            max_context=served.limits.max_context,
             total_blocks=stats.free_blocks + stats.used_blocks + stats.cached_blocks,
             free_blocks=stats.free_blocks,
             cached_blocks=stats.cached_blocks,

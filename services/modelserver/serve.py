@@ -5,7 +5,6 @@ import contextlib
 import logging
 import os
 import secrets
-import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -25,10 +24,11 @@ from libs.obs import serve_metrics
 from libs.records.ids import fleet_name
 from libs.records.members import ModelServerInfo
 from libs.rpc import RpcServer, Shutdown
+from libs.rpc.frame import address_for_peers, client_tls, member_id_of, server_of
 from services.modelserver.adapters.kvstore_tier import KvStoreTier
 from services.modelserver.adapters.report_sender import ReportSender
 from services.modelserver.adapters.weight_registrar import register_weights
-from services.modelserver.api import Identity, ModelServerApi
+from services.modelserver.api import Identity, ModelServerApi, Served
 from services.modelserver.app import ModelServerApp
 from services.modelserver.config import ModelServerConfig
 from services.modelserver.core import checks
@@ -56,7 +56,9 @@ _FLUSH_S = 3.0
 async def serve(config: ModelServerConfig, shutdown: Shutdown) -> None:
     """Load, register, serve, drain."""
     clock = SystemClock()
-    server = RpcServer(_SERVICES, config.host, config.port, allow_insecure=config.insecure)
+    server = server_of(config, _SERVICES)
+    api = ModelServerApi()
+    _add_servicers(api, server)
     await server.start()
     if config.metrics_port >= 0:
         serve_metrics(config.metrics_port, config.host)
@@ -70,7 +72,14 @@ async def serve(config: ModelServerConfig, shutdown: Shutdown) -> None:
         herd = _Herd.build(config, loaded, views["kvstore"], clock)
         stack.callback(herd.thread.stop, 5.0)
         unit = _Unit(config, loaded, herd, server, clock)
+        api.open(unit.served())
         await unit.run(client, views, shutdown)
+
+
+def _add_servicers(api: ModelServerApi, server: RpcServer) -> None:
+    modelserver_pb2_grpc.add_ModelServerServicer_to_server(api, server.server)
+    modelserver_pb2_grpc.add_KvControlServicer_to_server(KvControlPending(), server.server)
+    modelserver_pb2_grpc.add_WeightControlServicer_to_server(WeightControlPending(), server.server)
 
 
 async def _load(config: ModelServerConfig) -> LoadedModel:
@@ -115,6 +124,7 @@ class _Herd:
                 layout=layout,
                 block_bytes=kv.block_bytes,
                 buffer_bytes=config.store_buffer_bytes,
+                tls=client_tls(config),
             )
         batcher = Batcher(
             BatcherConfig(
@@ -180,11 +190,11 @@ class _Unit:
         self._herd = herd
         self._server = server
         self._clock = clock
-        self._address = config.advertise or server.address
+        self._address = address_for_peers(config, server)
         self._phase = "serving"
         name = herd.limits.model
         self._identity = Identity(
-            member_id=config.member or f"modelserver-{socket.gethostname()}-{server.port}",
+            member_id=member_id_of(config, "modelserver", self._address),
             incarnation=secrets.token_hex(8),
             fleet=fleet_name(name, loaded.precision),
             precision=loaded.precision,
@@ -197,7 +207,6 @@ class _Unit:
 
     async def run(self, client: EtcdClient, views: dict[str, Members], shutdown: Shutdown) -> None:
         identity, app = self._identity, self._herd.app
-        self._add_servicers()
         sender = ReportSender(
             app,
             client,
@@ -206,6 +215,7 @@ class _Unit:
             member_id=identity.member_id,
             incarnation=identity.incarnation,
             clock=self._clock,
+            tls=client_tls(self._config),
         )
         membership = Membership(
             client,
@@ -234,12 +244,13 @@ class _Unit:
         if app.died.is_set():
             raise StartupError("The engine stopped with an error; see the log above.")
 
-    def _add_servicers(self) -> None:
+    def served(self) -> Served:
+        """What the contract is answered from."""
         tier = self._herd.tier
-        api = ModelServerApi(
-            self._herd.app,
-            self._identity,
-            self._herd.limits,
+        return Served(
+            app=self._herd.app,
+            identity=self._identity,
+            limits=self._herd.limits,
             draw_seed=lambda: secrets.randbits(62),
             phase=lambda: self._phase,
             kv_moved=lambda: (
@@ -248,16 +259,12 @@ class _Unit:
                 else (0, 0, 0)
             ),
         )
-        grpc_server = self._server.server
-        modelserver_pb2_grpc.add_ModelServerServicer_to_server(api, grpc_server)
-        modelserver_pb2_grpc.add_KvControlServicer_to_server(KvControlPending(), grpc_server)
-        modelserver_pb2_grpc.add_WeightControlServicer_to_server(
-            WeightControlPending(), grpc_server
-        )
 
     async def _number(self, leaps: Members, membership: Membership) -> None:
         """Learn the served version's number from Leap and tell the cluster."""
-        seq = await register_weights(self._manifest(), leaps, clock=self._clock)
+        seq = await register_weights(
+            self._manifest(), leaps, clock=self._clock, tls=client_tls(self._config)
+        )
         self._herd.app.weights.seq = seq
         membership.publish(self._info())
         log.info("weights registered", extra={"seq": seq})

@@ -145,7 +145,7 @@ class KvStoreTier:
             return None
         return FetchedBlock(_decode_tokens(header.token_ids), answer.inline)
 
-    def _stub(self, key: bytes) -> kvstore_pb2_grpc.KvStoreAsyncStub | None:
+    def _stub(self, key: bytes) -> "kvstore_pb2_grpc.KvStoreAsyncStub | None":
         """The kvstore that holds this model's blocks: one for all, chosen by rendezvous on the
         layout, because a chain must lie in one place to be found by its prefix."""
         del key

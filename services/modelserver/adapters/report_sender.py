@@ -121,7 +121,7 @@ class ReportSender:
             return False
         return self._app.reports.acknowledge(answer.acknowledged) > 0
 
-    async def _stub(self) -> scheduler_pb2_grpc.SchedulerAsyncStub | None:
+    async def _stub(self) -> "scheduler_pb2_grpc.SchedulerAsyncStub | None":
         leader = self._leader
         member = self._schedulers.current().get(leader.candidate_id) if leader else None
         if member is None:

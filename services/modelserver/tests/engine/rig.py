@@ -98,10 +98,10 @@ class Collector:
             )
         for lookup in outcome.lookups if self._answer_lookups else ():
             found = []
-            for key in lookup.keys:
-                if key not in self.stored:
+            for name in lookup.keys:
+                if name not in self.stored:
                     break
-                held = self.stored[key]
+                held = self.stored[name]
                 found.append(FetchedBlock(held.tokens, bytes(held.payload)))
             self.loaded += len(found)
             self.engine.fetched(lookup.seq_id, found)
