@@ -290,7 +290,7 @@ class Batcher:
 
     def _admit(self, draft: _Draft) -> None:
         """Let waiting sequences in, in turn. One without room stops the rest (or it would starve);
-        one that waits for another's block or for the external tier is stepped over."""
+        one that waits for another's block or for the external tier is stepped over, in O(1)."""
         for seq in list(self._waiting):
             if not draft.budget or len(self._running) >= self.config.max_seqs:
                 return
@@ -299,10 +299,12 @@ class Batcher:
             hit = self._kv.cache.match(seq)
             if not self._has_room(seq, hit, draft):
                 return
-            if self._should_look_up(seq, hit):
+            if not self._should_look_up(seq, hit):
+                self._start(seq, hit, draft)
+            elif len(self._running) + len(self._loads) < self.config.max_seqs:
                 self._look_up(seq, hit, draft)
             else:
-                self._start(seq, hit, draft)
+                return  # as many prefixes are held as could run
 
     def _must_wait(self, seq: Sequence) -> bool:
         """Whether another sequence is computing or loading what this one would.
@@ -339,8 +341,6 @@ class Batcher:
         )
 
     def _look_up(self, seq: Sequence, hit: Seq[BlockId], draft: _Draft) -> None:
-        if len(self._running) + len(self._loads) >= self.config.max_seqs:
-            return  # as many prefixes are held as could run
         seq.external = External.PENDING
         self._claims.claim(seq, len(hit))
         draft.lookups.append(self._loads.start(seq, hit))
