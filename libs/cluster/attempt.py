@@ -10,13 +10,13 @@ value or, if others have written since, in its history.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from libs.cluster.client import EtcdClient
 from libs.cluster.entry import Entry
 from libs.cluster.errors import ClusterUnavailable, Compacted, OutcomeUnknown
-from libs.cluster.ops import Compare, Get, Put
+from libs.cluster.ops import Compare, Get, Op, Put
 
 ATTEMPTS = 5
 RETRY_S = 0.1
@@ -41,15 +41,17 @@ async def write_once(
     *,
     expected: int,
     guard: Compare | None,
+    also: Sequence[Op] = (),
 ) -> Applied | Refused:
     """Writes if the key was last written at revision `expected` (0: if it does not exist) and the
-    guard holds. `is_ours` looks for this attempt's token. A create that is in doubt must not be
-    raced by a delete of the same key: nobody knows the id yet."""
+    guard holds, and `also` with it in the same transaction: one key with a token makes a write of
+    many keys exactly once. `is_ours` looks for this write's token. A create that is in doubt must
+    not be raced by a delete of the same key: nobody knows the id yet."""
     compares = [Compare.mod(put.key) == expected, *([guard] if guard else [])]
     doubt: OutcomeUnknown | None = None
     for _ in range(ATTEMPTS):
         try:
-            result = await client.txn(compares, then=[put], else_=[Get(put.key)])
+            result = await client.txn(compares, then=[put, *also], else_=[Get(put.key)])
         except OutcomeUnknown as error:
             doubt = error
         except ClusterUnavailable as error:

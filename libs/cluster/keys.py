@@ -1,4 +1,4 @@
-"""Where everything lies in etcd. README.md says who writes what.
+"""Where this library's own keys lie in etcd. README.md says who writes what.
 
 Names must not hold a slash, so that no name can reach into another's subtree.
 """
@@ -10,7 +10,6 @@ MEMBERS = ROOT + "members/"
 ELECTIONS = ROOT + "elections/"
 ACCOUNTS = ROOT + "accounts/"
 API_KEYS = ROOT + "api-keys/"
-RECORDS = ROOT + "records/"
 
 
 def checked(name: str) -> str:
@@ -26,8 +25,3 @@ def members_prefix(service: str) -> str:
 
 def election_prefix(name: str) -> str:
     return f"{ELECTIONS}{checked(name)}/"
-
-
-def records_prefix(kind: str) -> str:
-    """For a RecordStore: `kind` is jobs, batches, runs, versions, updates, plans..."""
-    return f"{RECORDS}{checked(kind)}/"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -11,7 +11,7 @@ from libs.cluster.attempt import Applied, Refused, write_once
 from libs.cluster.client import EtcdClient
 from libs.cluster.entry import Entry
 from libs.cluster.errors import GuardFailed, RecordExists, RecordMissing
-from libs.cluster.ops import Compare, Delete, Put
+from libs.cluster.ops import Compare, Delete, Op, Put
 from libs.cluster.record import Record, RecordCodec, token_of
 from libs.cluster.view import View
 
@@ -31,7 +31,7 @@ def random_token() -> str:
 
 
 class RecordStore(Generic[T]):
-    """`RecordStore(client, keys.records_prefix("batches"), codec)`.
+    """`RecordStore(client, "/impala/things/", codec)`.
 
     An id may hold slashes (`<account>/<batch>`), so that `under` can list a part. `new_token` gives
     a name that no other write has. A `guard` (an election's) is compared in the same transaction as
@@ -56,9 +56,16 @@ class RecordStore(Generic[T]):
             raise ValueError("a record needs an id")
         return self.prefix + record_id
 
-    async def create(self, record_id: str, value: T, guard: Compare | None = None) -> Record[T]:
-        """RecordExists if the id is taken."""
-        outcome = await self._write(record_id, value, 0, guard)
+    async def create(
+        self,
+        record_id: str,
+        value: T,
+        guard: Compare | None = None,
+        *,
+        also: Sequence[Op] = (),
+    ) -> Record[T]:
+        """RecordExists if the id is taken. `also` is applied with it, or not at all."""
+        outcome = await self._write(record_id, value, 0, guard, also)
         if isinstance(outcome, Applied):
             return Record(record_id, value, outcome.revision, outcome.revision)
         if outcome.found is None:
@@ -70,12 +77,18 @@ class RecordStore(Generic[T]):
         return self._read(entry) if entry else None
 
     async def update(
-        self, record_id: str, fn: Callable[[T], T | None], guard: Compare | None = None
+        self,
+        record_id: str,
+        fn: Callable[[T], T | None],
+        guard: Compare | None = None,
+        *,
+        also: Sequence[Op] = (),
     ) -> Record[T]:
         """Replaces the value by `fn` of it; with None from `fn` it stays as it is.
 
         `fn` must be pure: it is called again with the newer value when another writer was faster.
-        Returns what is stored afterwards. RecordMissing if there is none.
+        Returns what is stored afterwards. RecordMissing if there is none. `also` is applied with
+        the write, or not at all.
         """
         entry = await self._client.get(self.key(record_id))
         while entry is not None:
@@ -83,7 +96,7 @@ class RecordStore(Generic[T]):
             value = fn(record.value)
             if value is None:
                 return record
-            outcome = await self._write(record_id, value, record.mod_revision, guard)
+            outcome = await self._write(record_id, value, record.mod_revision, guard, also)
             if isinstance(outcome, Applied):
                 return Record(record_id, value, outcome.revision, record.create_revision)
             if outcome.found and outcome.found.mod_revision == record.mod_revision:
@@ -130,7 +143,12 @@ class RecordStore(Generic[T]):
         return View(self._client, self.prefix + under, self._read, strip=self.prefix)
 
     async def _write(
-        self, record_id: str, value: T, expected: int, guard: Compare | None
+        self,
+        record_id: str,
+        value: T,
+        expected: int,
+        guard: Compare | None,
+        also: Sequence[Op],
     ) -> Applied | Refused:
         token = self._new_token()
         put = Put(self.key(record_id), self._codec.dump(value, token))
@@ -140,6 +158,7 @@ class RecordStore(Generic[T]):
             lambda entry: token_of(entry) == token,
             expected=expected,
             guard=guard,
+            also=also,
         )
 
     def _read(self, entry: Entry) -> Record[T]:

@@ -153,6 +153,25 @@ async def test_a_lost_answer_neither_repeats_nor_loses_the_update(
     assert await store.get("a") == updated
 
 
+async def test_what_is_written_along_with_a_record_shares_its_fate(
+    lossy: LosesAnswers, store: RecordStore[Json], prefix: str
+) -> None:
+    side = prefix.rstrip("/") + "-side"
+    async with lossy:
+        unsure: RecordStore[Json] = RecordStore(lossy, prefix, JSON_CODEC)
+        lossy.losses = 1
+        await unsure.create("a", {"n": 0}, also=[Put(side, b"1")])
+        # Someone moves on before we learn what became of our write: it must not come again.
+        lossy.losses, lossy.after_loss = 1, [Put(side, b"newer")]
+        await unsure.update("a", increment, also=[Put(side, b"2")])
+        with pytest.raises(RecordExists):
+            await unsure.create("a", {"n": 0}, also=[Put(side, b"3")])
+        entry = await lossy.get(side)
+    assert entry is not None and entry.value == b"newer"
+    record = await store.get("a")
+    assert record is not None and record.value == {"n": 1}
+
+
 async def test_a_lost_answer_is_found_in_history_when_others_wrote_since(
     lossy: LosesAnswers, prefix: str
 ) -> None:
