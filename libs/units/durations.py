@@ -1,8 +1,8 @@
 """Quantiles of durations in bounded memory.
 
-Buckets with bounds in a geometric row, as in DDSketch (Masson, Rim and Lee, VLDB 2019): a quantile is
-off by at most 5 % of its value, two sketches merge by adding, and the size is bounded however many
-durations there are.
+Buckets with bounds in a geometric row, as in DDSketch (Masson, Rim and Lee, VLDB 2019): a quantile
+is off by at most 5 % of its value, two sketches merge by adding, and the size is bounded however
+many durations there are.
 """
 
 from __future__ import annotations

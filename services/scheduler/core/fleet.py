@@ -118,7 +118,7 @@ class FleetState:
         return self.grants.remove(grant_id)
 
     def finished(self, member_id: str, grant_id: str, hashes: Iterable[bytes]) -> Grant | None:
-        """A step ended on the server and left these blocks there. The grant it ran under, if known."""
+        """A step ended on the server and left these blocks there. Its grant, if that is known."""
         server = self.servers.get(member_id)
         if server is not None:
             self.prefixes.add(hashes, server.incarnation)

@@ -86,17 +86,20 @@ class Ledger:
         self._runs.setdefault(run_id, RunUse())
 
     def close_run(self, run_id: str) -> None:
-        """Its totals are recorded elsewhere; a late report for it is booked and charged to nobody."""
+        """Its totals are recorded elsewhere; a late report for it is charged to nobody."""
         if self._runs.pop(run_id, None) is not None:
             self.dirty = True
 
-    def keep_only(self, run_ids: Collection[str]) -> None:
-        """Closes runs that ended between two leaders."""
-        for run_id in self._runs.keys() - set(run_ids):
-            self.close_run(run_id)
+    def runs(self) -> list[str]:
+        """The open ones."""
+        return list(self._runs)
 
     def use_of(self, run_id: str) -> RunUse:
         return replace(self._runs.get(run_id) or RunUse())
+
+    def resume(self, incarnation: str, first: int) -> None:
+        """A server sends its oldest report that no leader acknowledged: those before are booked."""
+        self._mark(incarnation).raise_to(first - 1)
 
     def book(self, incarnation: str, sequence: int, use: StepUse) -> bool:
         """False when it was booked before."""

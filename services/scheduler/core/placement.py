@@ -65,7 +65,7 @@ def place(
     filters: Sequence[Filter] = FILTERS,
     scorers: Sequence[Weighted] = SCORERS,
 ) -> Decision:
-    """The decision, with why. A server that just refused the step is taken only as the last resort."""
+    """The decision, with why. A server that just refused the step is taken if no other may be."""
     servers = _scored(step, candidates, (*filters, just_refused), scorers)
     if step.exclude_member and not any(server.why_not == "" for server in servers):
         servers = _scored(step, candidates, filters, scorers)

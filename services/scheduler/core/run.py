@@ -156,6 +156,11 @@ class RunState:
 
     # Answers
 
+    def handed_out(self, line: int) -> Line | None:
+        """The line, while it is handed out and not answered."""
+        attempt = self._out.get(line)
+        return None if attempt is None else attempt.line
+
     def answered(
         self, worker: str, line: int, outcome: Outcome, now: float, retry_after_s: float = 0.0
     ) -> Verdict:
@@ -168,17 +173,15 @@ class RunState:
             return Verdict.RECORD
         return self._try_again(attempt, now, retry_after_s)
 
-    def worker_lost(self, worker: str, now: float) -> Mapping[int, Verdict]:
+    def worker_lost(self, worker: str, now: float) -> list[tuple[Line, Verdict]]:
         """Its stream broke: none of its unanswered lines has an outcome. What becomes of each."""
         lost = [attempt for attempt in self._out.values() if attempt.worker == worker]
-        verdicts: dict[int, Verdict] = {}
         for attempt in lost:
             self._take_back(attempt)
-            verdicts[attempt.line.line] = self._try_again(attempt, now, 0.0)
-        return verdicts
+        return [(attempt.line, self._try_again(attempt, now, 0.0)) for attempt in lost]
 
     def stop(self) -> Mapping[str, list[int]]:
-        """Hands out nothing any more. The lines to give up, by worker; their answers still count."""
+        """Hands out nothing any more. The lines to give up, by worker; answers still count."""
         self.stopping = True
         self._ready.clear()
         self._resting.clear()

@@ -15,7 +15,17 @@ class Watermark:
         if sequence <= self.level or sequence in self._ahead:
             return False
         self._ahead.add(sequence)
+        self._close_gap()
+        return True
+
+    def raise_to(self, level: int) -> None:
+        """Everything up to `level` is known to be seen; a lower one changes nothing."""
+        if level > self.level:
+            self.level = level
+            self._ahead = {each for each in self._ahead if each > level}
+            self._close_gap()
+
+    def _close_gap(self) -> None:
         while self.level + 1 in self._ahead:
             self.level += 1
             self._ahead.remove(self.level)
-        return True

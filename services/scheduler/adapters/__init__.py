@@ -1,0 +1,1 @@
+"""The scheduler's ports over gRPC."""

@@ -1,0 +1,149 @@
+"""Routers' batch work over gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import grpc
+
+from impala.common.v1 import common_pb2
+from impala.router.v1 import router_pb2, router_pb2_grpc
+from libs.errors import DataLoss, Internal, Unavailable
+from libs.rpc import from_rpc_error, stream
+from services.scheduler.adapters.channels import Channels
+from services.scheduler.core.run import Line, Outcome
+from services.scheduler.ports import (
+    ExecuteAsk,
+    FileFault,
+    IndexAsk,
+    Indexed,
+    LineAnswer,
+    LineStream,
+)
+
+INDEX_S = 600.0
+"""A file of the largest size is indexed in far less."""
+
+_OUTCOMES = {
+    router_pb2.LINE_OUTCOME_OUTPUT: Outcome.OUTPUT,
+    router_pb2.LINE_OUTCOME_ERROR: Outcome.ERROR,
+    router_pb2.LINE_OUTCOME_RETRY: Outcome.RETRY,
+    router_pb2.LINE_OUTCOME_CANCELLED: Outcome.CANCELLED,
+}
+
+
+class GrpcBatchRouters:
+    def __init__(self, channels: Channels) -> None:
+        self._channels = channels
+
+    async def index(self, address: str, ask: IndexAsk) -> Indexed:
+        stub = router_pb2_grpc.BatchWorkerStub(self._channels.to(address))
+        request = router_pb2.IndexRequest(
+            run_id=ask.run_id,
+            epoch=ask.epoch,
+            account=ask.account,
+            input_object=ask.input_object,
+            endpoint=ask.endpoint,
+            job_id=ask.job_id,
+            index_object=ask.index_object,
+        )
+        messages = stream(stub.Index, request, timeout_s=INDEX_S)
+        async with contextlib.aclosing(messages):  # type: ignore[type-var]
+            async for progress in messages:
+                if progress.HasField("done"):
+                    return _indexed(progress.done)
+        raise Unavailable("The router ended the index stream without a result.", "STREAM_ENDED")
+
+    def execute(self, address: str, ask: ExecuteAsk) -> AbstractAsyncContextManager[LineStream]:
+        return self._execute(address, ask)
+
+    @asynccontextmanager
+    async def _execute(self, address: str, ask: ExecuteAsk) -> AsyncIterator[LineStream]:
+        stub = router_pb2_grpc.BatchWorkerStub(self._channels.to(address))
+        lines = _Lines(stub, ask)
+        try:
+            yield lines
+        finally:
+            lines.close()
+
+
+class _Lines:
+    """No deadline: the stream lives as long as run and router do, and keepalive pings end it when
+    the router's machine is gone."""
+
+    def __init__(self, stub: router_pb2_grpc.BatchWorkerAsyncStub, ask: ExecuteAsk) -> None:
+        self._requests: asyncio.Queue[router_pb2.ExecuteRequest] = asyncio.Queue()
+        self._requests.put_nowait(router_pb2.ExecuteRequest(start=_start(ask)))
+        self._call = stub.Execute(self._sent())
+
+    def send(self, lines: Sequence[Line]) -> None:
+        refs = [router_pb2.LineRef(line=x.line, offset=x.offset, length=x.length) for x in lines]
+        self._requests.put_nowait(router_pb2.ExecuteRequest(lines=refs))
+
+    def cancel(self, lines: Sequence[int]) -> None:
+        self._requests.put_nowait(router_pb2.ExecuteRequest(cancel_lines=lines))
+
+    async def answers(self) -> AsyncIterator[list[LineAnswer]]:
+        try:
+            async for response in self._call:
+                yield [_answer(result) for result in response.results]
+        except grpc.aio.AioRpcError as failure:
+            raise from_rpc_error(failure) from failure
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # grpc.aio says so too when the channel is closed under the call.
+            raise Unavailable("The stream was closed.", "CHANNEL_CLOSED") from None
+
+    def close(self) -> None:
+        self._call.cancel()
+
+    async def _sent(self) -> AsyncIterator[router_pb2.ExecuteRequest]:
+        while True:
+            yield await self._requests.get()
+
+
+def _start(ask: ExecuteAsk) -> router_pb2.ExecuteStart:
+    return router_pb2.ExecuteStart(
+        run_id=ask.run_id,
+        batch_id=ask.batch_id,
+        epoch=ask.epoch,
+        fleet=ask.fleet,
+        account=ask.account,
+        job_id=ask.job_id,
+        model=ask.model,
+        endpoint=ask.endpoint,
+        input_object=ask.input_object,
+        deadline_unix_ms=ask.deadline_unix_ms,
+        window=common_pb2.WINDOW_BATCH,
+    )
+
+
+def _answer(result: router_pb2.LineResult) -> LineAnswer:
+    outcome = _OUTCOMES.get(result.outcome)
+    if outcome is None:
+        raise Internal(f"A router answered line {result.line} without an outcome.", "NO_OUTCOME")
+    if outcome in (Outcome.OUTPUT, Outcome.ERROR) and not result.record:
+        raise DataLoss(f"A router answered line {result.line} without its record.", "NO_RECORD")
+    return LineAnswer(
+        line=result.line,
+        outcome=outcome,
+        record=result.record,
+        trace_id=result.trace_id,
+        total_s=result.total_s,
+        custom_id=result.custom_id.decode("utf-8", "replace"),
+        reason=result.reason,
+        retry_after_s=result.retry_after_s,
+    )
+
+
+def _indexed(done: router_pb2.IndexDone) -> Indexed:
+    faults = tuple(
+        FileFault(error.code, error.message, error.param or None, error.line or None)
+        for error in done.errors
+    )
+    return Indexed(done.lines, done.job_id, done.model, faults)

@@ -1,0 +1,88 @@
+"""A run's input: windows of its index, and the custom_id of single lines."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+import msgspec
+
+from libs.records.index import ENTRY_BYTES, unpack_entries
+from services.scheduler.app.storage import RunBroken, RunStorage
+from services.scheduler.core.line_set import LineSet
+from services.scheduler.core.run import Line
+
+WINDOW_LINES = 4096
+"""Entries of one range read: 192 KiB."""
+_SPAN_BYTES = 1 << 20
+
+
+class _Named(msgspec.Struct):
+    custom_id: str
+
+
+_named = msgspec.json.Decoder(_Named)
+
+
+class RunInput:
+    def __init__(
+        self, storage: RunStorage, input_object: str, index_object: str, total: int
+    ) -> None:
+        self._storage = storage
+        self._input = input_object
+        self._index = index_object
+        self._total = total
+
+    async def check(self) -> None:
+        """RunBroken unless input and index are there and the index has every line."""
+        size = await self._storage.size(self._index)
+        if size != self._total * ENTRY_BYTES:
+            raise RunBroken(f"The index '{self._index}' does not have {self._total} lines.")
+        await self._storage.size(self._input)
+
+    async def window(self, start: int) -> tuple[list[Line], bool]:
+        """Up to 4,096 lines from entry `start` (from 0) on, and whether they are the last."""
+        count = min(WINDOW_LINES, self._total - start)
+        data = await self._storage.get_range(self._index, start * ENTRY_BYTES, count * ENTRY_BYTES)
+        lines = [
+            Line(entry.line, entry.offset, entry.length, entry.prefix_key)
+            for entry in unpack_entries(data)
+        ]
+        return lines, start + count >= self._total
+
+    async def custom_id(self, line: Line) -> str:
+        return _custom_id(
+            line, await self._storage.get_range(self._input, line.offset, line.length)
+        )
+
+    async def unanswered(self, answered: LineSet) -> AsyncIterator[tuple[int, str]]:
+        """(line, custom_id) of every line not in `answered`, in file order."""
+        start, last = 0, self._total == 0
+        while not last:
+            window, last = await self.window(start)
+            start += len(window)
+            missing = [line for line in window if line.line not in answered]
+            for span in _spans(missing):
+                first = span[0].offset
+                end = span[-1].offset + span[-1].length
+                data = await self._storage.get_range(self._input, first, end - first)
+                for line in span:
+                    at = line.offset - first
+                    yield line.line, _custom_id(line, data[at : at + line.length])
+
+
+def _spans(lines: Sequence[Line]) -> list[list[Line]]:
+    """Neighbours that are read together: a MiB at most, or one line."""
+    spans: list[list[Line]] = []
+    for line in lines:
+        if spans and line.offset + line.length - spans[-1][0].offset <= _SPAN_BYTES:
+            spans[-1].append(line)
+        else:
+            spans.append([line])
+    return spans
+
+
+def _custom_id(line: Line, data: bytes) -> str:
+    try:
+        return _named.decode(data).custom_id
+    except msgspec.MsgspecError as error:
+        raise RunBroken(f"Line {line.line} of the input file is not what it was.") from error

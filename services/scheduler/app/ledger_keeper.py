@@ -1,0 +1,153 @@
+"""Books step reports and writes the fleet's book; what is written is acknowledged.
+
+Reports wait for a common write: one is in flight at a time and takes everything booked until it
+began, so that the load on etcd does not grow with the number of steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from libs.clock import Clock
+from libs.records import keys
+from libs.records.book import FleetBook, RunUseRecord
+from services.scheduler.app.writer import GuardedWriter, put_record
+from services.scheduler.core.ledger import Book, Clocks, Ledger, RunUse, StepUse
+
+WRITE_EVERY_S = 0.1
+"""Least time between two writes of the book."""
+IDLE_WRITE_S = 1.0
+"""Idle time alone is written this often: nobody waits for it."""
+
+
+class LedgerKeeper:
+    """`load` first, then `run` in a task of the leader."""
+
+    def __init__(self, fleet: str, writer: GuardedWriter, clock: Clock) -> None:
+        self._key = keys.fleet_book(fleet)
+        self._fleet = fleet
+        self._writer = writer
+        self._clock = clock
+        self._ledger = Ledger()
+        self._active: list[str] = []
+        self._wake = asyncio.Event()
+        self._written = asyncio.Condition()
+        self._booked_number = 0
+        self._written_number = 0
+
+    async def load(self) -> None:
+        """Takes over what the leader before had written."""
+        record = await self._writer.read(self._key, FleetBook)
+        if record is not None:
+            self._ledger = Ledger(_book(record))
+
+    async def run(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(IDLE_WRITE_S):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+            if self._ledger.dirty or self._booked_number > self._written_number:
+                await self._write()
+                await self._clock.sleep(WRITE_EVERY_S)
+
+    async def _write(self) -> None:
+        number = self._booked_number
+        book = self._ledger.snapshot()
+        await self._writer.commit([put_record(self._key, self._record(book))])
+        self._ledger.written(book)
+        async with self._written:
+            self._written_number = number
+            self._written.notify_all()
+
+    def _record(self, book: Book) -> FleetBook:
+        return FleetBook(
+            fleet=self._fleet,
+            epoch=self._writer.epoch,
+            booked=dict(book.booked),
+            clocks={inc: (clocks.uptime_s, clocks.busy_s) for inc, clocks in book.clocks.items()},
+            runs={run_id: _use_record(use) for run_id, use in book.runs.items()},
+        )
+
+    # Runs
+
+    def booked_runs(self) -> list[str]:
+        """Runs that the book has sums of."""
+        return self._ledger.runs()
+
+    def open_run(self, run_id: str) -> None:
+        self._ledger.open_run(run_id)
+        if run_id not in self._active:
+            self._active.append(run_id)
+
+    def pause_run(self, run_id: str) -> None:
+        """Its steps are done: no idle time is charged to it any more, late reports are."""
+        if run_id in self._active:
+            self._active.remove(run_id)
+
+    def close_run(self, run_id: str) -> None:
+        self.pause_run(run_id)
+        self._ledger.close_run(run_id)
+
+    def use_of(self, run_id: str) -> RunUse:
+        return self._ledger.use_of(run_id)
+
+    # Reports
+
+    def book(self, incarnation: str, steps: Sequence[tuple[int, StepUse]]) -> list[bool]:
+        """For each step whether it was new."""
+        if steps:
+            self._ledger.resume(incarnation, steps[0][0])
+        fresh = [self._ledger.book(incarnation, sequence, use) for sequence, use in steps]
+        self._booked_number += 1
+        self._wake.set()
+        return fresh
+
+    def clock(self, incarnation: str, clocks: Clocks) -> None:
+        self._ledger.clock(incarnation, clocks, self._active)
+
+    async def acknowledged(self, incarnation: str, within_s: float) -> int:
+        """Waits until all that is booked now is written, at most so long; the sequence up to which
+        the server may forget."""
+        wanted = self._booked_number
+        try:
+            async with asyncio.timeout(within_s), self._written:
+                await self._written.wait_for(lambda: self._written_number >= wanted)
+        except TimeoutError:
+            pass
+        return self._ledger.acknowledged(incarnation)
+
+
+def _book(record: FleetBook) -> Book:
+    return Book(
+        booked=record.booked,
+        clocks={inc: Clocks(uptime, busy) for inc, (uptime, busy) in record.clocks.items()},
+        runs={run_id: _use(use) for run_id, use in record.runs.items()},
+    )
+
+
+def _use(record: RunUseRecord) -> RunUse:
+    return RunUse(
+        prompt_tokens=record.prompt_tokens,
+        cached_tokens=record.cached_tokens,
+        completion_tokens=record.completion_tokens,
+        reasoning_tokens=record.reasoning_tokens,
+        busy_engine_s=record.busy_engine_s,
+        idle_engine_s=record.idle_engine_s,
+        self_placed_steps=record.self_placed_steps,
+    )
+
+
+def _use_record(use: RunUse) -> RunUseRecord:
+    return RunUseRecord(
+        prompt_tokens=use.prompt_tokens,
+        cached_tokens=use.cached_tokens,
+        completion_tokens=use.completion_tokens,
+        reasoning_tokens=use.reasoning_tokens,
+        busy_engine_s=use.busy_engine_s,
+        idle_engine_s=use.idle_engine_s,
+        self_placed_steps=use.self_placed_steps,
+    )

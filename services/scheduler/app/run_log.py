@@ -1,0 +1,240 @@
+"""The durable side of one run: its record, its segments, its batch's record.
+
+The leader's executor of the run is the one writer. An outcome exists once a guarded transaction has
+named its segment in the record, together with counts and tasks; a segment object that no record
+names is garbage.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from libs.cluster.ops import Delete, Op
+from libs.records import keys
+from libs.records.batch import (
+    TERMINAL,
+    BatchError,
+    BatchRecord,
+    LedgerRecord,
+    RunRecord,
+    SegmentRef,
+)
+from libs.records.segment import SegmentLine, decode_segment, encode_line
+from libs.units.durations import DurationSketch
+from services.scheduler.app.storage import RunBroken, RunStorage
+from services.scheduler.app.writer import GuardedWriter, put_record
+from services.scheduler.core.ledger import RunUse
+from services.scheduler.core.line_set import LineSet
+
+
+@dataclass(frozen=True, slots=True)
+class FlushPolicy:
+    """When outcomes are written. The interval grows with the run's age, so that a run of days has
+    some hundred segments and not one a second; what a crash repeats stays below 1 % of the run."""
+
+    interval_s: float = 0.5
+    max_interval_s: float = 60.0
+    max_lines: int = 256
+    max_bytes: int = 4 << 20
+
+    def interval(self, age_s: float) -> float:
+        return max(self.interval_s, min(self.max_interval_s, age_s / 200.0))
+
+
+@dataclass(slots=True)
+class _Buffer:
+    data: bytearray = field(default_factory=bytearray)
+    completed: int = 0
+    failed: int = 0
+    tasks: int = 0
+    seconds: DurationSketch = field(default_factory=DurationSketch)
+    since: float | None = None
+
+    @property
+    def lines(self) -> int:
+        return self.completed + self.failed
+
+
+class RunLog:
+    def __init__(
+        self,
+        record: RunRecord,
+        batch: BatchRecord,
+        writer: GuardedWriter,
+        storage: RunStorage,
+        policy: FlushPolicy,
+    ) -> None:
+        self.record = record
+        self.batch = batch
+        self._writer = writer
+        self._storage = storage
+        self._policy = policy
+        self._buffer = _Buffer()
+        self._traces: set[bytes] = set()
+        prefix = keys.segment_object(record.id, writer.epoch, 0)[:-8]
+        self._number = sum(1 for ref in record.segments if ref.object.startswith(prefix))
+
+    @classmethod
+    async def open(
+        cls, run_id: str, writer: GuardedWriter, storage: RunStorage, policy: FlushPolicy
+    ) -> RunLog | None:
+        """None when the run has ended or was never begun."""
+        record = await writer.read(keys.run(run_id), RunRecord)
+        if record is None or record.ended_at is not None:
+            return None
+        batch = await writer.read(keys.batch(record.account, record.batch_id), BatchRecord)
+        if batch is None or batch.status in TERMINAL:
+            return None
+        return cls(record, batch, writer, storage, policy)
+
+    # What is there
+
+    async def recorded(self) -> AsyncIterator[SegmentLine]:
+        """Every outcome in a named segment, each line once. RunBroken on a damaged segment."""
+        seen = LineSet()
+        for ref in self.record.segments:
+            try:
+                lines = list(decode_segment(await self._storage.get(ref.object)))
+            except msgspec.DecodeError as error:
+                raise RunBroken(f"The segment '{ref.object}' is damaged.") from error
+            for line in lines:
+                if seen.add(line.line):
+                    yield line
+
+    async def resume(self) -> tuple[LineSet, int, int]:
+        """The lines that have an outcome, how many are outputs, how many errors."""
+        done = LineSet()
+        completed = failed = 0
+        async for line in self.recorded():
+            done.add(line.line)
+            completed += line.kind == "output"
+            failed += line.kind != "output"
+            self._is_new_trace(line.trace)
+        return done, completed, failed
+
+    # Outcomes
+
+    def add(
+        self, line: int, kind: str, record: bytes, trace: str, total_s: float, now: float
+    ) -> None:
+        """An outcome; written with the next flush. `kind`: "output" or "error"."""
+        buffer = self._buffer
+        buffer.data += encode_line(line, kind, record, trace)
+        buffer.completed += kind == "output"
+        buffer.failed += kind != "output"
+        if self._is_new_trace(trace):
+            buffer.tasks += 1
+            buffer.seconds.add(total_s)
+        if buffer.since is None:
+            buffer.since = now
+
+    def flush_at(self, age_s: float) -> float | None:
+        """When the buffer wants to be flushed; None while it is empty."""
+        buffer = self._buffer
+        if buffer.since is None:
+            return None
+        full = buffer.lines >= self._policy.max_lines or len(buffer.data) >= self._policy.max_bytes
+        return buffer.since if full else buffer.since + self._policy.interval(age_s)
+
+    async def flush(self, use: RunUse) -> None:
+        """Writes the buffer as one segment, then names it. Not to be called while it runs."""
+        buffer, self._buffer = self._buffer, _Buffer()
+        if not buffer.lines:
+            return
+        self._number += 1
+        key = keys.segment_object(self.record.id, self._writer.epoch, self._number)
+        await self._storage.put(key, bytes(buffer.data))
+        ref = SegmentRef(object=key, lines=buffer.lines, bytes=len(buffer.data))
+        ledger = self.ledger(use)
+        seconds = DurationSketch.from_list(ledger.task_seconds)
+        seconds.merge(buffer.seconds)
+        ledger.tasks += buffer.tasks
+        ledger.task_seconds = seconds.to_list()
+        record = msgspec.structs.replace(
+            self.record,
+            segments=[*self.record.segments, ref],
+            completed=self.record.completed + buffer.completed,
+            failed=self.record.failed + buffer.failed,
+            ledger=ledger,
+        )
+        await self._writer.commit([put_record(keys.run(record.id), record)])
+        self.record = record
+
+    def ledger(self, use: RunUse) -> LedgerRecord:
+        """The recorded tasks with the sums of the step reports."""
+        return msgspec.structs.replace(
+            self.record.ledger,
+            prompt_tokens=use.prompt_tokens,
+            cached_tokens=use.cached_tokens,
+            completion_tokens=use.completion_tokens,
+            reasoning_tokens=use.reasoning_tokens,
+            busy_engine_s=use.busy_engine_s,
+            idle_engine_s=use.idle_engine_s,
+            self_placed_steps=use.self_placed_steps,
+        )
+
+    # Status
+
+    async def begin_finalizing(
+        self, outcome: str, output_file_id: str, error_file_id: str, now: int
+    ) -> None:
+        """Fixes where the run ends and the ids of its files; a repeat changes nothing."""
+        if self.record.outcome:
+            return
+        record = msgspec.structs.replace(
+            self.record,
+            outcome=outcome,
+            output_file_id=output_file_id,
+            error_file_id=error_file_id,
+        )
+        batch = msgspec.structs.replace(self.batch, status="finalizing", finalizing_at=now)
+        await self._commit(record, batch, [])
+
+    async def end(self, batch: BatchRecord, record: RunRecord, puts: list[Op]) -> None:
+        """The terminal status, with what exists from now on and what is needed no more."""
+        assert batch.status in TERMINAL
+        assert record.completed + record.failed == record.total
+        closing: list[Op] = [
+            *puts,
+            Delete(keys.file_ref(batch.input_file_id, batch.id)),
+            Delete(keys.cancel(batch.id)),
+        ]
+        await self._commit(record, batch, closing)
+
+    async def fail(self, why: str, use: RunUse, now: int) -> None:
+        """The run is broken: no line that has no output will get one."""
+        record = msgspec.structs.replace(
+            self.record,
+            failed=self.record.total - self.record.completed,
+            ledger=self.ledger(use),
+            error=why,
+            ended_at=now,
+        )
+        error = BatchError(code="run_failed", message=why)
+        batch = msgspec.structs.replace(
+            self.batch, status="failed", failed_at=now, errors=[*self.batch.errors, error]
+        )
+        await self.end(batch, record, [])
+
+    async def _commit(self, record: RunRecord, batch: BatchRecord, more: list[Op]) -> None:
+        ops = [
+            put_record(keys.run(record.id), record),
+            put_record(keys.batch(batch.account, batch.id), batch),
+            *more,
+        ]
+        await self._writer.commit(ops)
+        self.record, self.batch = record, batch
+
+    def _is_new_trace(self, trace: str) -> bool:
+        """A line without a trace is a task of its own; of a trace, the first line that ends."""
+        if not trace:
+            return True
+        name = hashlib.blake2b(trace.encode(), digest_size=8).digest()
+        if name in self._traces:
+            return False
+        self._traces.add(name)
+        return True

@@ -1,0 +1,85 @@
+"""The object store as a run needs it: patient where waiting helps, final where it does not."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeVar
+
+from libs.clock import Clock
+from libs.errors import DataLoss, InvalidArgument, NotFound
+from libs.objects import ObjectStore
+from libs.objects.errors import ObjectStoreError
+from services.scheduler.app.writer import LeadershipLost, Leads
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 0.25
+MAX_RETRY_S = 10.0
+_WRITE_BYTES = 1 << 20
+_FINAL = (NotFound, InvalidArgument, DataLoss)
+
+T = TypeVar("T")
+
+
+class RunBroken(Exception):
+    """The run can never go on: an object it needs is gone or damaged. One sentence for people."""
+
+
+class RunStorage:
+    """Every method tries again, while this process leads, until the store answers; RunBroken when
+    what is asked for does not exist."""
+
+    def __init__(self, objects: ObjectStore, leadership: Leads, clock: Clock) -> None:
+        self._objects = objects
+        self._leadership = leadership
+        self._clock = clock
+
+    async def get(self, key: str) -> bytes:
+        return await self._patiently(lambda: self._objects.get(key))
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        """Exactly `length` bytes."""
+        data = await self._patiently(lambda: self._objects.get_range(key, start, length))
+        if len(data) != length:
+            raise RunBroken(f"The object '{key}' is shorter than it was.")
+        return data
+
+    async def size(self, key: str) -> int:
+        return (await self._patiently(lambda: self._objects.head(key))).size
+
+    async def put(self, key: str, data: bytes) -> None:
+        await self._patiently(lambda: self._objects.put(key, data))
+
+    async def write_lines(self, key: str, lines: Callable[[], AsyncIterator[bytes]]) -> int:
+        """The object made of these lines, each with a newline; its bytes. `lines` is called again
+        for another try and must give the same."""
+        return await self._patiently(lambda: self._write_lines(key, lines))
+
+    async def _write_lines(self, key: str, lines: Callable[[], AsyncIterator[bytes]]) -> int:
+        size = 0
+        buffer = bytearray()
+        async with await self._objects.put_stream(key) as writer:
+            async for line in lines():
+                buffer += line
+                buffer += b"\n"
+                if len(buffer) >= _WRITE_BYTES:
+                    size += len(buffer)
+                    await writer.write(bytes(buffer))
+                    buffer.clear()
+            size += len(buffer)
+            await writer.write(bytes(buffer))
+        return size
+
+    async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        wait_s = RETRY_S
+        while self._leadership.held:
+            try:
+                return await attempt()
+            except ObjectStoreError as error:
+                if isinstance(error, _FINAL):
+                    raise RunBroken(error.message) from error
+                log.warning("the object store must be asked again", extra={"why": error.message})
+            await self._clock.sleep(wait_s)
+            wait_s = min(MAX_RETRY_S, 2 * wait_s)
+        raise LeadershipLost("leadership ended while the object store was away")
