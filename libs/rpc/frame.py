@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from libs.cluster.client import EtcdClient
 from libs.cluster.errors import ClusterUnavailable
+from libs.cluster.keys import ROOT
 from libs.cluster.membership import Membership
 from libs.config import ServiceConfig
 from libs.errors import StartupError
@@ -64,6 +66,17 @@ def member_id_of(config: ServiceConfig, service: str, address: str) -> str:
     return config.member or f"{service}-{address.replace(':', '-').replace('/', '-')}"
 
 
+@asynccontextmanager
+async def cluster_of(config: ServiceConfig) -> AsyncIterator[EtcdClient]:
+    """A client of the cluster's etcd, known to answer. Raises StartupError when it does not."""
+    async with EtcdClient(config.etcd) as client:
+        try:
+            await client.get(ROOT)
+        except ClusterUnavailable as error:
+            raise StartupError(f"{error}; start etcd or give its address with --etcd.") from error
+        yield client
+
+
 async def serve_member(
     rpc: RpcServer,
     etcd: EtcdClient,
@@ -77,8 +90,8 @@ async def serve_member(
     """Bind, register, serve until `shutdown`, leave the cluster, drain.
 
     incarnation: a random name for this life of the process. info: published besides `address` and
-    `incarnation`. Raises StartupError when the port is taken, etcd cannot be reached, or another
-    process takes this member's name.
+    `incarnation`. Raises StartupError when the port is taken or another process takes this
+    member's name.
     """
     await rpc.start()
     try:
@@ -89,7 +102,7 @@ async def serve_member(
         member_id = member_id_of(config, service, address)
         published = {"address": address, "incarnation": incarnation, **(info or {})}
         membership = Membership(etcd, service, member_id, published, incarnation=incarnation)
-        await _registered(membership)
+        await membership.start()
         async with asyncio.TaskGroup() as group:
             taken = group.create_task(_stop_when_superseded(membership, member_id))
             rpc.set_serving(True)
@@ -101,13 +114,6 @@ async def serve_member(
         await rpc.drain(config.drain_s)
     finally:
         await rpc.stop()
-
-
-async def _registered(membership: Membership) -> None:
-    try:
-        await membership.start()
-    except ClusterUnavailable as error:
-        raise StartupError(f"{error}; start etcd or give its address with --etcd.") from error
 
 
 async def _stop_when_superseded(membership: Membership, member_id: str) -> None:

@@ -5,11 +5,10 @@ import sys
 
 from impala.kvstore.v1 import kvstore_pb2_grpc
 from libs.clock import SystemClock
-from libs.cluster.client import EtcdClient
 from libs.config import parse_config
 from libs.obs import METRICS, setup_logging
 from libs.rpc import Shutdown, run_service
-from libs.rpc.frame import serve_member, server_of
+from libs.rpc.frame import cluster_of, serve_member, server_of
 from services.kvstore.api import KvStoreApi
 from services.kvstore.app import KvStoreApp
 from services.kvstore.config import KvStoreConfig
@@ -24,7 +23,7 @@ async def serve(config: KvStoreConfig, shutdown: Shutdown) -> None:
     app = KvStoreApp(BlockStore(config.memory_bytes), SystemClock(), METRICS)
     rpc = server_of(config, [SERVICE])
     kvstore_pb2_grpc.add_KvStoreServicer_to_server(KvStoreApi(app, incarnation), rpc.server)
-    async with EtcdClient(config.etcd) as etcd:
+    async with cluster_of(config) as etcd:
         await serve_member(rpc, etcd, config, shutdown, service="kvstore", incarnation=incarnation)
 
 
