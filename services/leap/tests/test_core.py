@@ -12,7 +12,6 @@ from services.leap.core.manifest import root_digest
 from services.leap.core.version import Replica, Version, page_of, statuses
 from services.leap.tests.factories import digest_of, manifest_of, tensors_of
 
-
 GOLDEN = "4d5795f77e74ff5bc94496b434f18d6824389dad6d38f74b3088a0a995e0451a"
 
 

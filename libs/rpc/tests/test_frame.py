@@ -1,0 +1,45 @@
+"""From flags to a member's address, name and TLS."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from libs.cluster.client import EtcdClient
+from libs.config import ServiceConfig
+from libs.obs import Metrics
+from libs.rpc import ClientTls, RpcServer, ServerTls
+from libs.rpc.frame import address_for_peers, client_tls, cluster_of, member_id_of, server_tls
+from libs.testing.etcd import EtcdProcess
+
+
+async def test_a_member_is_dialled_where_it_is_bound_unless_it_says_otherwise() -> None:
+    bound = RpcServer([], port=7073, metrics=Metrics())
+    wild = RpcServer([], "0.0.0.0", 7073, allow_insecure=True, metrics=Metrics())
+    assert address_for_peers(ServiceConfig(), bound) == "127.0.0.1:7073"
+    assert address_for_peers(ServiceConfig(), wild) == f"{socket.gethostname()}:7073"
+    assert address_for_peers(ServiceConfig(advertise="kv.local:1"), wild) == "kv.local:1"
+
+
+def test_a_members_name_is_given_or_made_of_its_address() -> None:
+    assert member_id_of(ServiceConfig(member="kv-1"), "kvstore", "h:1") == "kv-1"
+    assert member_id_of(ServiceConfig(), "kvstore", "127.0.0.1:7073") == "kvstore-127.0.0.1-7073"
+    assert "/" not in member_id_of(ServiceConfig(), "kvstore", "[fe80::1/x]:7073")
+
+
+def test_tls_files_serve_both_directions(tmp_path: Path) -> None:
+    ca, cert, key = (tmp_path / name for name in ("ca", "cert", "key"))
+    for path in (ca, cert, key):
+        path.touch()
+    config = ServiceConfig(tls_cert=cert, tls_key=key, tls_ca=ca)
+    assert server_tls(config) == ServerTls(cert, key, ca)
+    assert client_tls(config) == ClientTls(ca, cert, key)
+    assert server_tls(ServiceConfig()) is None
+    assert client_tls(ServiceConfig()) is None
+
+
+async def test_an_etcd_that_answers_is_handed_over() -> None:
+    with EtcdProcess() as etcd:
+        async with cluster_of(ServiceConfig(etcd=(etcd.endpoint,))) as client:
+            assert isinstance(client, EtcdClient)
+            assert await client.get("/impala/nothing") is None
