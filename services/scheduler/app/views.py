@@ -75,6 +75,13 @@ class ClusterViews:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        await self.aclose()
+
+    async def start(self) -> None:
+        """Returns once all views are filled; ClusterUnavailable if etcd does not answer."""
+        await self.__aenter__()
+
+    async def aclose(self) -> None:
         await self._exits.aclose()
 
     def model_servers(self, fleet: str) -> dict[str, ModelServerInfo]:

@@ -13,7 +13,7 @@ _HOLDERS = 4
 
 
 class PrefixIndex:
-    """Content hash -> the incarnations that last had it, at most 4. Least recently used go first."""
+    """Content hash -> the incarnations that last had it, at most 4. The least used go first."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
