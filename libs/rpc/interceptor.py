@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
 import grpc
+from prometheus_client import Counter, Gauge, Histogram
 
 from libs.clock import Clock, SystemClock
 from libs.errors import DataLoss, ImpalaError, Internal, Unavailable
@@ -53,6 +55,17 @@ class InFlight:
 
     async def wait_idle(self) -> None:
         await self._idle.wait()
+
+
+class _Meter:
+    """The metrics of one method, looked up once: a lookup costs as much as a small call."""
+
+    def __init__(self, method: str, calls: Counter, seconds: Histogram, running: Gauge) -> None:
+        self.method = method
+        self.housekeeping = method.startswith(_HOUSEKEEPING)
+        self.seconds = seconds.labels(method)
+        self.running = running.labels(method)
+        self.calls = functools.cache(lambda code: calls.labels(method, code))
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
@@ -97,32 +110,32 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         elif not inspect.iscoroutinefunction(behavior):
             raise TypeError(f"{method} must be a coroutine or an async generator function")
 
+        meter = _Meter(method, self._calls, self._seconds, self._running)
+
         async def guarded(request: Any, context: _Context) -> Any:
-            return await self._guard(method, behavior(request, context), context)
+            return await self._guard(meter, behavior(request, context), context)
 
         kind = "stream" if handler.request_streaming else "unary"
         kind += "_stream" if handler.response_streaming else "_unary"
         make = getattr(grpc, f"{kind}_rpc_method_handler")
         return make(guarded, handler.request_deserializer, handler.response_serializer)
 
-    async def _guard(self, method: str, body: Awaitable[_T], context: _Context) -> _T:
-        housekeeping = method.startswith(_HOUSEKEEPING)
-        if self._in_flight.refusing and not housekeeping:
+    async def _guard(self, meter: _Meter, body: Awaitable[_T], context: _Context) -> _T:
+        if meter.housekeeping:
+            return await self._answer(meter, body, context)
+        if self._in_flight.refusing:
             body.close()  # type: ignore[attr-defined]
-            self._calls.labels(method, "UNAVAILABLE").inc()
+            meter.calls("UNAVAILABLE").inc()
             await abort(context, Unavailable("This server is going away.", "DRAINING", None, 1.0))
-        if housekeeping:
-            return await self._answer(method, body, context)
         self._in_flight.enter()
         try:
-            return await self._answer(method, body, context)
+            return await self._answer(meter, body, context)
         finally:
             self._in_flight.leave()
 
-    async def _answer(self, method: str, body: Awaitable[_T], context: _Context) -> _T:
+    async def _answer(self, meter: _Meter, body: Awaitable[_T], context: _Context) -> _T:
         started = self._clock.now()
-        running = self._running.labels(method)
-        running.inc()
+        meter.running.inc()
         code = "UNKNOWN"
         try:
             try:
@@ -139,18 +152,18 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
                 error: ImpalaError = Internal(
                     "Something inside the handler was cancelled.", "HANDLER_CANCELLED"
                 )
-                log.exception("a handler was cancelled from inside", extra={"method": method})
+                log.exception("a handler was cancelled from inside", extra={"method": meter.method})
             except Exception as failure:  # noqa: BLE001  # every call ends in a status
                 error = error_of(failure)
-                _log_failure(method, failure, error)
+                _log_failure(meter.method, failure, error)
             try:
                 await abort(context, error)
             finally:
                 code = _code_of(context)
         finally:
-            running.dec()
-            self._calls.labels(method, code).inc()
-            self._seconds.labels(method).observe(self._clock.now() - started)
+            meter.running.dec()
+            meter.calls(code).inc()
+            meter.seconds.observe(self._clock.now() - started)
 
 
 def _writing(
