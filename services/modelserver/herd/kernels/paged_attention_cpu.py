@@ -1,7 +1,9 @@
-"""Paged attention from torch's own CPU operators.
+"""Paged attention on the CPU.
 
-Per sequence: ``index_select`` of its blocks into a scratch that is reused, then fused SDPA. Query
-heads of a KV head ride as SDPA's head axis over a key that is expanded, not copied.
+Decoding rows go through the C++ kernel where it could be built. Everything else, and decoding
+without it, through torch's own operators, per sequence: ``index_select`` of its blocks into a
+scratch that is reused, then fused SDPA. Query heads of a KV head ride as SDPA's head axis over a
+key that is expanded, not copied.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from services.modelserver.herd.kernels.paged_attention_ref import AttentionSpan
+from services.modelserver.herd.kernels.paged_decode_native import native_decode
 
 
 class PagedAttention:
@@ -20,11 +23,23 @@ class PagedAttention:
     What depends only on the spans (causal masks, scratch) is prepared here.
     """
 
-    def __init__(self, spans: Sequence[AttentionSpan], keys: torch.Tensor) -> None:
-        """``keys`` is any layer's pool [blocks, block, kv_heads, dim], for its shape and dtype."""
-        self._spans = spans
-        self._masks = [_causal_mask(span) for span in spans]
-        most = max(len(span.block_table) for span in spans)
+    def __init__(
+        self,
+        spans: Sequence[AttentionSpan],
+        keys: torch.Tensor,
+        heads: int,
+        *,
+        native: bool = True,
+    ) -> None:
+        """``keys`` is any layer's pool [blocks, block, kv_heads, dim], for its shape and dtype.
+
+        ``native=False`` keeps to torch's operators.
+        """
+        decoding = [span for span in spans if span.q_len == 1]
+        self._native = native_decode(decoding, keys, heads) if native else None
+        self._spans = [span for span in spans if span.q_len > 1] if self._native else list(spans)
+        self._masks = [_causal_mask(span) for span in self._spans]
+        most = max((len(span.block_table) for span in self._spans), default=0)
         self._keys = keys.new_empty((most, *keys.shape[1:]))
         self._values = torch.empty_like(self._keys)
 
@@ -33,6 +48,8 @@ class PagedAttention:
     ) -> torch.Tensor:
         """query [T, heads, dim] float32 over one layer's pools -> [T, heads, dim] float32."""
         out = torch.empty_like(query, memory_format=torch.contiguous_format)
+        if self._native is not None:
+            self._native(query, keys, values, out)
         for span, mask in zip(self._spans, self._masks, strict=True):
             k = _gather(keys, span, self._keys)
             v = _gather(values, span, self._values)

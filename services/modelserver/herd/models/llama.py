@@ -58,7 +58,7 @@ class LlamaModel:
         """Write the batch's KV and give float32 logits [S, vocab], one row per sample row."""
         x = F.embedding(batch.tokens, self._embedding)
         rope = rope_tables(batch.positions, self._inv_freq)
-        attend = PagedAttention(batch.spans, kv.layer(0)[0])
+        attend = PagedAttention(batch.spans, kv.layer(0)[0], self.config.heads)
         last = self.config.layers - 1
         for index, layer in enumerate(self._layers):
             checkpoint()
