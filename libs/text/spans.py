@@ -72,7 +72,7 @@ class _Finder:
         self._tools = tools
         self._text = text
         self._work = _PREFIX_WORK * len(text)
-        self._headers: dict[tuple[str, str, str], str | None] = {}
+        self._headers: dict[tuple[str, str, bool, str], str | None] = {}
 
     def by_marks(self, add_generation_prompt: bool) -> list[CharSpan] | None:
         """None where marks change the text or do not come once each and in order."""
@@ -148,18 +148,21 @@ class _Finder:
         return spans
 
     def _with_header(self, index: int, content_start: int) -> int:
-        """The message's start: before its header, where the header is known."""
+        """The message's start: before its header, where the header is known, and before the
+        blanks that its content begins with."""
         if index == 0:
             return 0
         message = self._messages[index]
-        key = (self._messages[index - 1].role, message.role, kind_of(message))
+        blanks = _leading_blanks(message.content)
+        by_name = not message.content.strip()
+        key = (self._messages[index - 1].role, message.role, by_name, blanks)
         if key not in self._headers:
             end = self.prefix_end(index)
             known = end is not None and end <= content_start
             self._headers[key] = self._text[end:content_start] if known else None
-        header = self._headers[key]
-        if header and self._text.endswith(header, 0, content_start):
-            return content_start - len(header)
+        for header in (self._headers[key], blanks):
+            if header and self._text.endswith(header, 0, content_start):
+                return content_start - len(header)
         return content_start
 
 
@@ -191,13 +194,16 @@ def _ends(pieces: list[str]) -> list[int]:
     return places
 
 
+def _leading_blanks(content: str) -> str:
+    return content[: len(content) - len(content.lstrip())]
+
+
 def _marked(message: Message, mark: str) -> tuple[Message, str | None]:
     """The message with a mark, and its text before the mark; None: nothing to put one in."""
     body = message.content.strip()
     if body:
         lead = body[: len(body) // 2]
-        blanks = message.content[: message.content.index(body)]
-        at = len(blanks) + len(lead)
+        at = len(_leading_blanks(message.content)) + len(lead)
         content = message.content
         return message.with_content(content[:at] + mark + content[at:]), lead
     if message.tool_calls and message.tool_calls[0].name:
