@@ -23,4 +23,4 @@ class Channels:
     async def aclose(self) -> None:
         channels, self._open = self._open, {}
         for channel in channels.values():
-            await channel.close()
+            await channel.close(None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from impala.common.v1 import common_pb2
@@ -63,7 +63,7 @@ class Steps:
 
     async def run(
         self, step_id: str, request: StepRequest
-    ) -> AsyncIterator[tuple[Running, modelserver_pb2.GenerateResponse]]:
+    ) -> AsyncGenerator[tuple[Running, modelserver_pb2.GenerateResponse], None]:
         """The server's messages. Close it early (`aclosing`) to cancel the step.
 
         A server that refuses, or is lost before the first sampled token, is given up for another
@@ -94,7 +94,6 @@ class Steps:
                     "trying a step elsewhere",
                     extra={"server": placement.member_id, "reason": error.reason},
                 )
-                self._placing.release(placement, error.reason)
                 exclude = "" if _is_grants_fault(error) else placement.member_id
 
     async def _acquire(
@@ -110,7 +109,7 @@ class Steps:
 
     async def _generate(
         self, running: Running, request: StepRequest, within_s: float
-    ) -> AsyncIterator[modelserver_pb2.GenerateResponse]:
+    ) -> AsyncGenerator[modelserver_pb2.GenerateResponse, None]:
         placement = running.placement
         generate = modelserver_pb2.GenerateRequest()
         generate.CopyFrom(request.generate)
@@ -126,7 +125,7 @@ class Steps:
         try:
             async with self._placing.counted(placement):
                 messages = stream(stub.Generate, generate, timeout_s=max(0.001, within_s))
-                async with contextlib.aclosing(messages) as answers:
+                async with contextlib.aclosing(messages) as answers:  # type: ignore[type-var]
                     async for message in answers:
                         heard = True
                         ended = ended or message.HasField("done")

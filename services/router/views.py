@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from libs.records.batch import (
@@ -14,8 +14,7 @@ from libs.records.batch import (
     LedgerRecord,
     RunRecord,
 )
-
-Percentiles = Callable[[Sequence[float]], Mapping[str, float]]
+from libs.units.durations import DurationSketch
 
 
 def file_view(record: FileRecord) -> dict[str, Any]:
@@ -54,9 +53,7 @@ def batch_status(record: BatchRecord, cancel_at: int | None) -> str:
     return record.status
 
 
-def batch_view(
-    record: BatchRecord, run: RunRecord | None, cancel_at: int | None, percentiles: Percentiles
-) -> dict[str, Any]:
+def batch_view(record: BatchRecord, run: RunRecord | None, cancel_at: int | None) -> dict[str, Any]:
     """The batch object: every field of OpenAI's, then Impala's.
 
     record, run: as etcd holds them; run is None until the batch is in progress.
@@ -91,11 +88,11 @@ def batch_view(
         "metadata": record.metadata,
         "job_id": record.job_id or None,
         "run_id": record.run_id if run else None,
-        **_money(run.ledger if run else LedgerRecord(), percentiles),
+        **_money(run.ledger if run else LedgerRecord()),
     }
 
 
-def run_view(run: RunRecord, status: str, percentiles: Percentiles) -> dict[str, Any]:
+def run_view(run: RunRecord, status: str) -> dict[str, Any]:
     """One execution of a batch against a job, with its ledger."""
     ledger = run.ledger
     return {
@@ -129,7 +126,7 @@ def run_view(run: RunRecord, status: str, percentiles: Percentiles) -> dict[str,
             "wall_engine_s": ledger.wall_engine_s,
             "price_per_engine_hour": ledger.price_per_engine_hour,
             "self_placed_steps": ledger.self_placed_steps,
-            **_money(ledger, percentiles),
+            **_money(ledger),
         },
     }
 
@@ -162,11 +159,24 @@ def _usage(ledger: LedgerRecord) -> dict[str, Any]:
     }
 
 
-def _money(ledger: LedgerRecord, percentiles: Percentiles) -> dict[str, Any]:
+def _money(ledger: LedgerRecord) -> dict[str, Any]:
     """USD, and how long a task took from hand-out to outcome; null before the first task."""
     return {
         "processing_cost": ledger.processing_cost,
         "price_1m_tokens": ledger.price_1m_tokens,
         "tasks_per_dollar": ledger.tasks_per_dollar,
-        "task_completion_s": dict(percentiles(ledger.task_seconds)) or None,
+        "task_completion_s": _percentiles(ledger.task_seconds),
+    }
+
+
+def _percentiles(sketch: Sequence[float]) -> dict[str, float] | None:
+    """Seconds; within 5 %."""
+    quantiles = DurationSketch.from_list(sketch).quantiles()
+    if not quantiles.count:
+        return None
+    return {
+        "p50": quantiles.p50,
+        "p90": quantiles.p90,
+        "p99": quantiles.p99,
+        "count": quantiles.count,
     }

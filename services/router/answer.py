@@ -1,0 +1,110 @@
+"""One choice's text out of its tokens: detokenized, stop strings held back, logprobs beside it.
+
+Streamed and whole answers go through here, so they cannot differ: the whole is the sum of the
+pieces. Pure: tokens in, pieces out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from libs.text.detokenizer import Detokenizer
+from libs.text.stops import StopScanner
+from services.router.core.responses import TokenLogprob, TopLogprob
+
+
+class Vocabulary(Protocol):
+    """What is asked of a tokenizer here."""
+
+    def detokenizer(self) -> Detokenizer: ...
+
+    def token_bytes(self, token_id: int) -> bytes: ...
+
+
+class Scored(NamedTuple):
+    """A sampled token's logprob and the best candidates, as the engine tells them."""
+
+    token: int
+    logprob: float
+    top: Sequence[tuple[int, float]]
+
+
+class Piece(NamedTuple):
+    """More of a choice. `text` may be empty where there are only logprobs to tell."""
+
+    text: str
+    logprobs: tuple[TokenLogprob, ...]
+
+
+class _Pending(NamedTuple):
+    entry: TokenLogprob
+    start: int
+    """Characters of the answer before the token's text."""
+    end: int
+
+
+class Answer:
+    """`push` the tokens as they come, then `finish` once, unless `stopped`."""
+
+    def __init__(self, vocabulary: Vocabulary, stops: Sequence[str]) -> None:
+        self._vocabulary = vocabulary
+        self._detokenizer = vocabulary.detokenizer()
+        self._stops = StopScanner(stops)
+        self._decoded = 0
+        self._sent = 0
+        self._pending: list[_Pending] = []
+
+    @property
+    def stopped(self) -> bool:
+        """A stop string is complete: nothing more will be said."""
+        return self._stops.hit is not None
+
+    def push(self, tokens: Sequence[int], scored: Sequence[Scored] = ()) -> Piece:
+        """`scored` is empty, or has one entry a token."""
+        if self.stopped:
+            return Piece("", ())
+        if not scored:
+            return self._send(self._stops.push(self._decode(tokens)))
+        text = ""
+        for token, score in zip(tokens, scored, strict=True):
+            start = self._decoded
+            text += self._stops.push(self._decode([token]))
+            self._pending.append(_Pending(self._entry(score), start, self._decoded))
+            if self.stopped:
+                break
+        return self._send(text)
+
+    def finish(self) -> Piece:
+        """What was held back, for a choice that ends without a stop string."""
+        if self.stopped:
+            return Piece("", ())
+        text = self._stops.push(self._detokenizer.finish()) + self._stops.finish()
+        self._sent += len(text)
+        rest, self._pending = self._pending, []
+        return Piece(text, tuple(each.entry for each in rest))
+
+    def _decode(self, tokens: Sequence[int]) -> str:
+        text = self._detokenizer.push(tokens)
+        self._decoded += len(text)
+        return text
+
+    def _send(self, text: str) -> Piece:
+        """Tokens are told with the piece that completes their text; those of a stop string not."""
+        self._sent += len(text)
+        ready = [each for each in self._pending if self._is_said(each)]
+        self._pending = [] if self.stopped else self._pending[len(ready) :]
+        return Piece(text, tuple(each.entry for each in ready))
+
+    def _is_said(self, pending: _Pending) -> bool:
+        if self.stopped:
+            return pending.start < self._sent
+        return pending.end <= self._sent
+
+    def _entry(self, score: Scored) -> TokenLogprob:
+        top = tuple(TopLogprob(*self._shown(token), logprob) for token, logprob in score.top)
+        return TokenLogprob(*self._shown(score.token), score.logprob, top)
+
+    def _shown(self, token: int) -> tuple[str, bytes]:
+        raw = self._vocabulary.token_bytes(token)
+        return raw.decode("utf-8", "replace"), raw

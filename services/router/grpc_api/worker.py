@@ -1,0 +1,115 @@
+"""impala.router.v1.BatchWorker: spoken by the scheduler's leaders only."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
+
+from impala.common.v1 import common_pb2
+from impala.router.v1 import router_pb2, router_pb2_grpc
+from libs.errors import InvalidArgument
+from services.router.core.ranges import LineAt
+from services.router.core.windows import ASAP, BATCH, FLEX, STANDARD
+from services.router.execution import Execution, RunOrder
+from services.router.grpc_api.calling import Context, as_status
+from services.router.indexing import DEFAULT_MAX_ERRORS, Indexed, IndexOrder
+from services.router.parts import Parts
+
+_WINDOWS = {
+    common_pb2.WINDOW_ASAP: ASAP,
+    common_pb2.WINDOW_STANDARD: STANDARD,
+    common_pb2.WINDOW_FLEX: FLEX,
+}
+
+
+class BatchWorkerApi(router_pb2_grpc.BatchWorkerServicer):
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    async def Index(
+        self, request: router_pb2.IndexRequest, context: Context
+    ) -> AsyncGenerator[router_pb2.IndexProgress, None]:
+        order = IndexOrder(
+            account=request.account,
+            input_object=request.input_object,
+            endpoint=request.endpoint,
+            job_id=request.job_id,
+            index_object=request.index_object,
+            max_errors=request.max_errors or DEFAULT_MAX_ERRORS,
+        )
+        with as_status():
+            async with contextlib.aclosing(self._parts.indexer.index(order)) as source:
+                async for progress in source:
+                    yield router_pb2.IndexProgress(
+                        bytes_done=progress.bytes_done,
+                        bytes_total=progress.bytes_total,
+                        lines=progress.lines,
+                        done=None if progress.done is None else _done(progress.done),
+                    )
+
+    async def Execute(
+        self, request_iterator: AsyncIterator[router_pb2.ExecuteRequest], context: Context
+    ) -> AsyncGenerator[router_pb2.ExecuteResponse, None]:
+        first = await anext(aiter(request_iterator), None)
+        if first is None or not first.HasField("start"):
+            raise InvalidArgument("The first message must have `start`.", "NO_START", "start")
+        async with self._parts.executor.start(_order(first.start)) as execution:
+            _take(execution, first)
+            reading = asyncio.create_task(_read(execution, request_iterator))
+            try:
+                async with contextlib.aclosing(execution.results()) as source:
+                    async for results in source:
+                        yield router_pb2.ExecuteResponse(results=results)
+                await reading
+            finally:
+                reading.cancel()
+                await asyncio.gather(reading, return_exceptions=True)
+
+
+async def _read(execution: Execution, requests: AsyncIterator[router_pb2.ExecuteRequest]) -> None:
+    """Until the leader closes its side; then what runs is finished. The results end with it."""
+    try:
+        async for request in requests:
+            _take(execution, request)
+        await execution.finish()
+    finally:
+        execution.close()
+
+
+def _take(execution: Execution, request: router_pb2.ExecuteRequest) -> None:
+    execution.hand_out([LineAt(ref.line, ref.offset, ref.length) for ref in request.lines])
+    execution.cancel(request.cancel_lines)
+
+
+def _order(start: router_pb2.ExecuteStart) -> RunOrder:
+    return RunOrder(
+        run_id=start.run_id,
+        epoch=start.epoch,
+        fleet=start.fleet,
+        account=start.account,
+        job_id=start.job_id,
+        model=start.model,
+        endpoint=start.endpoint,
+        input_object=start.input_object,
+        deadline_unix_ms=start.deadline_unix_ms,
+        window=_WINDOWS.get(start.window, BATCH),
+    )
+
+
+def _done(indexed: Indexed) -> router_pb2.IndexDone:
+    return router_pb2.IndexDone(
+        lines=indexed.lines,
+        errors=[
+            router_pb2.BatchError(
+                code=error.code,
+                message=error.message,
+                param=error.param or "",
+                line=error.line or 0,
+            )
+            for error in indexed.errors
+        ],
+        job_id=indexed.job_id,
+        model=indexed.model,
+        input_bytes=indexed.input_bytes,
+    )

@@ -1,0 +1,99 @@
+"""uvicorn on a socket that is bound already, in the process's own event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from libs.errors import StartupError
+
+BACKLOG = 1024
+KEEP_ALIVE_S = 75
+
+
+class _Server(uvicorn.Server):
+    """Signals belong to the process's own handlers."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class HttpServer:
+    """`start`, then `drain`. The port is bound at once, so that `port` is known."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        host: str,
+        port: int,
+        *,
+        tls_cert: Path | None = None,
+        tls_key: Path | None = None,
+        drain_s: float,
+    ) -> None:
+        """Raises StartupError where the port cannot be had."""
+        self._socket = _bind(host, port)
+        self.port: int = self._socket.getsockname()[1]
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"{'https' if tls_cert else 'http'}://{shown}:{self.port}"
+        config = uvicorn.Config(
+            app,
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            backlog=BACKLOG,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=max(1, round(drain_s)),
+            ssl_certfile=tls_cert,
+            ssl_keyfile=tls_key,
+        )
+        self._server = _Server(config)
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Returns once connections are accepted."""
+        self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+        while not self._server.started:
+            if self._task.done():
+                self._task.result()
+                raise StartupError("The HTTP server ended while it started.")
+            await asyncio.sleep(0.005)
+
+    async def drain(self) -> None:
+        """Accepts no more, lets running requests end within the grace, then cuts them."""
+        self._server.should_exit = True
+        if self._task is not None:
+            await self._task
+        self._socket.close()
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host.strip("[]"), port))
+        bound.listen(BACKLOG)
+    except OSError as error:
+        bound.close()
+        if error.errno == errno.EADDRINUSE:
+            raise StartupError(
+                f"The HTTP port {port} on {host} is in use: stop what listens there or give "
+                "another --http-port (0 picks a free one)."
+            ) from None
+        raise StartupError(
+            f"Cannot listen for HTTP on port {port} of {host}: {error.strerror}."
+        ) from None
+    bound.setblocking(False)
+    return bound

@@ -1,0 +1,29 @@
+"""`python -m services.router.main`: the router's process."""
+
+from __future__ import annotations
+
+import sys
+
+from libs.config import parse_config
+from libs.obs import serve_metrics, setup_logging
+from libs.rpc import Shutdown, run_service
+from services.router.app import Router
+from services.router.config import RouterConfig
+
+
+async def serve(config: RouterConfig, shutdown: Shutdown) -> None:
+    """Serves until the shutdown is requested, then drains."""
+    if config.metrics_port >= 0:
+        serve_metrics(config.metrics_port, config.host)
+    async with Router(config):
+        await shutdown.wait()
+
+
+def main() -> None:
+    config = parse_config(RouterConfig, sys.argv[1:], prog="router")
+    setup_logging("router", config.member, as_json=config.log_json, level=config.log_level)
+    run_service(lambda shutdown: serve(config, shutdown), name="router")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""Finished lines of a batch as they come: from the run's named segments, then each new one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import NamedTuple
+
+from libs.clock import Clock
+from libs.objects import ObjectStore
+from libs.records.batch import TERMINAL
+from libs.records.segment import decode_segment
+from services.router.batches import Batches
+
+POLL_S = 0.5
+
+
+class Line(NamedTuple):
+    record: bytes
+    """As in the output or error file, without the newline."""
+    is_error: bool
+
+
+class Results:
+    def __init__(self, batches: Batches, objects: ObjectStore, clock: Clock) -> None:
+        self._batches = batches
+        self._objects = objects
+        self._clock = clock
+
+    async def lines(
+        self, account: str, batch_id: str, *, after: int, follow: bool
+    ) -> AsyncGenerator[Line, None]:
+        """Lines in the order they were recorded, without the first `after`.
+
+        With `follow` it goes on until the batch has ended. Memory is one segment.
+        """
+        skip, seen = after, 0
+        while True:
+            state = await self._batches.get(account, batch_id)
+            segments = state.run.segments if state.run else []
+            for segment in segments[seen:]:
+                seen += 1
+                if skip >= segment.lines:
+                    skip -= segment.lines
+                    continue
+                data = await self._objects.get(segment.object)
+                for line in list(decode_segment(data))[skip:]:
+                    yield Line(bytes(line.record), line.kind == "error")
+                skip = 0
+            if not follow or state.record.status in TERMINAL:
+                return
+            await self._clock.sleep(POLL_S)

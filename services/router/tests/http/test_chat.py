@@ -1,0 +1,206 @@
+"""/v1/chat/completions as the official client sees it."""
+
+from __future__ import annotations
+
+import pytest
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+from services.router.tests.conftest import MODEL, Stage
+
+ASK = [{"role": "user", "content": "Hi"}]
+
+
+async def test_a_plain_answer_has_text_usage_and_the_weights_that_sampled_it(stage: Stage) -> None:
+    stage.server.cached_tokens = 3
+    raw = await stage.openai().chat.completions.with_raw_response.create(
+        model=MODEL, messages=ASK, temperature=0
+    )
+    answer = raw.parse()
+    assert isinstance(answer, ChatCompletion)
+    assert answer.choices[0].message.content == "Hello there, agent."
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens == len(stage.server.requests[0].prompt)
+    assert answer.usage.prompt_tokens_details is not None
+    assert answer.usage.prompt_tokens_details.cached_tokens == 3
+    assert raw.headers["x-impala-weight-version"] == "7-000000000000"
+    assert raw.headers["x-request-id"].startswith("req_")
+    assert answer.system_fingerprint == "fp_7-000000000000"
+
+
+async def test_a_stream_says_the_same_as_a_plain_answer(stage: Stage) -> None:
+    client = stage.openai()
+    plain = await client.chat.completions.create(model=MODEL, messages=ASK)
+    chunks = [
+        chunk
+        async for chunk in await client.chat.completions.create(
+            model=MODEL, messages=ASK, stream=True
+        )
+    ]
+    assert all(isinstance(chunk, ChatCompletionChunk) for chunk in chunks)
+    text = "".join(c.choices[0].delta.content or "" for c in chunks)
+    assert text == plain.choices[0].message.content
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert [c.choices[0].finish_reason for c in chunks if c.choices[0].finish_reason] == ["stop"]
+    assert all(chunk.usage is None for chunk in chunks)
+
+
+async def test_the_usage_chunk_comes_once_and_last_before_done(stage: Stage) -> None:
+    async with stage.http().stream(
+        "POST",
+        "/v1/chat/completions",
+        json={
+            "model": MODEL,
+            "messages": ASK,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        },
+    ) as response:
+        events = [line async for line in response.aiter_lines() if line]
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert response.headers["x-impala-weight-version"] == "7-000000000000"
+    assert events[-1] == "data: [DONE]"
+    assert sum('"prompt_tokens"' in event for event in events) == 1
+    assert '"choices":[]' in events[-2]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_several_choices_each_have_their_own_text(stage: Stage, stream: bool) -> None:
+    texts = ["first one", "second, longer one", "3"]
+    stage.server.reply = lambda request, choice: stage.saying(texts[choice])(request, choice)
+    client = stage.openai()
+    if stream:
+        found = ["", "", ""]
+        async for chunk in await client.chat.completions.create(
+            model=MODEL, messages=ASK, n=3, stream=True
+        ):
+            for choice in chunk.choices:
+                found[choice.index] += choice.delta.content or ""
+    else:
+        answer = await client.chat.completions.create(model=MODEL, messages=ASK, n=3)
+        found = [choice.message.content or "" for choice in answer.choices]
+    assert found == texts
+
+
+@pytest.mark.parametrize("stop", ["END", ["xyz", "END"], "E", "END of"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_stop_string_ends_the_answer_before_it_and_is_never_seen(
+    stage: Stage, stop: str | list[str], stream: bool
+) -> None:
+    stage.server.reply = stage.saying("some text EN ENx END of it and more", ends=False)
+    client = stage.openai()
+    expected = "some text " if stop == "E" else "some text EN ENx "
+    if stream:
+        chunks = [
+            chunk
+            async for chunk in await client.chat.completions.create(
+                model=MODEL, messages=ASK, stop=stop, stream=True
+            )
+        ]
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+        reason = chunks[-1].choices[0].finish_reason
+    else:
+        answer = await client.chat.completions.create(model=MODEL, messages=ASK, stop=stop)
+        text, reason = answer.choices[0].message.content or "", answer.choices[0].finish_reason
+    assert text == expected
+    assert reason == "stop"
+    abort = stage.server.aborts[-1]
+    assert abort.step_id == stage.server.requests[-1].step_id
+    assert abort.choice == 0
+
+
+async def test_what_looks_like_a_stop_string_but_is_none_comes_out_at_the_end(
+    stage: Stage,
+) -> None:
+    stage.server.reply = stage.saying("it is not the EN")
+    answer = await stage.openai().chat.completions.create(model=MODEL, messages=ASK, stop="END")
+    assert answer.choices[0].message.content == "it is not the EN"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_characters_of_several_bytes_come_whole(stage: Stage, stream: bool) -> None:
+    text = "naïve 你好 👩‍🚀 end"
+    stage.server.reply = stage.saying(text)
+    client = stage.openai()
+    if stream:
+        pieces = [
+            chunk.choices[0].delta.content or ""
+            async for chunk in await client.chat.completions.create(
+                model=MODEL, messages=ASK, stream=True
+            )
+        ]
+        assert not any("\ufffd" in piece for piece in pieces)
+        assert "".join(pieces) == text
+    else:
+        answer = await client.chat.completions.create(model=MODEL, messages=ASK)
+        assert answer.choices[0].message.content == text
+
+
+@pytest.mark.parametrize("stop", [None, "lo w"])
+async def test_logprobs_go_with_the_text_that_is_told_streamed_and_plain(
+    stage: Stage, stop: str | None
+) -> None:
+    stage.server.reply = stage.saying("hello world")
+    client = stage.openai()
+    asked = {"model": MODEL, "messages": ASK, "logprobs": True, "top_logprobs": 2, "stop": stop}
+    plain = await client.chat.completions.create(**asked)
+    logprobs = plain.choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.content is not None
+    text = plain.choices[0].message.content
+    assert "".join(entry.token for entry in logprobs.content) == text
+    assert all(len(entry.top_logprobs) == 2 for entry in logprobs.content)
+    streamed = [
+        entry.token
+        async for chunk in await client.chat.completions.create(**asked, stream=True)
+        for entry in (
+            (chunk.choices[0].logprobs.content or []) if chunk.choices[0].logprobs else []
+        )
+    ]
+    assert streamed == [entry.token for entry in logprobs.content]
+
+
+async def test_max_tokens_ends_with_length(stage: Stage) -> None:
+    answer = await stage.openai().chat.completions.create(
+        model=MODEL, messages=ASK, max_completion_tokens=5
+    )
+    assert answer.choices[0].message.content == "Hello"
+    assert answer.choices[0].finish_reason == "length"
+
+
+async def test_what_the_scheduler_and_the_server_are_told(stage: Stage) -> None:
+    await stage.add_job()
+    await stage.router_sees_jobs(1)
+    system = "You are an agent. " * 4
+    await stage.openai().chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "system", "content": system}, *ASK],
+        max_tokens=9,
+        seed=5,
+        top_p=0.5,
+        service_tier="flex",
+        extra_headers={
+            "x-impala-trace-id": "t-1",
+            "x-impala-parent-trace-id": "t-0",
+            "x-impala-tool": "grep",
+        },
+    )
+    acquired, request = stage.scheduler.acquired[0], stage.server.requests[0]
+    assert (acquired.trace_id, acquired.parent_trace_id, acquired.tool) == ("t-1", "t-0", "grep")
+    assert acquired.window == 3
+    assert acquired.prompt_tokens == len(request.prompt)
+    assert len(acquired.content_hashes) == len(request.prompt) // 32 * 16
+    assert [span.role for span in acquired.spans] == ["system", "user", "assistant"]
+    assert acquired.job_id == "job-0000aaaa"
+    assert request.grant.grant_id == "grant-1"
+    assert request.grant.epoch == 5
+    assert request.trace_id == "t-1"
+    assert request.stopping.max_tokens == 9
+    assert request.sampling.seed == 5
+    assert request.sampling.top_p == 0.5
+    assert request.owner.job_id == "job-0000aaaa"
+    assert len(request.account_salt) == 16
+    assert stage.tokenizer.decode(request.prompt, skip_special_tokens=False) == (
+        f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )

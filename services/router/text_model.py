@@ -1,0 +1,63 @@
+"""A model as text sees it: its tokenizer and its chat template, loaded once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from libs.text import (
+    ChatTemplate,
+    NoChatTemplate,
+    Tokenizer,
+    TokenSpan,
+    chat_template,
+    load_tokenizer,
+    tokenize_rendered,
+)
+from services.router.core.params import GenerationRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Token ids, and where messages start among them (chat only)."""
+
+    tokens: list[int]
+    spans: tuple[TokenSpan, ...] = ()
+
+
+class TextModel:
+    """May be used from several threads."""
+
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None) -> None:
+        self.tokenizer = tokenizer
+        self._template = template
+
+    @classmethod
+    def load(cls, path: Path, cache_dir: Path, now: Callable[[], datetime]) -> TextModel:
+        """Blocking; takes seconds where a GGUF file's tokenizer is converted for the first time."""
+        tokenizer = load_tokenizer(path, cache_dir)
+        try:
+            template: ChatTemplate | None = chat_template(tokenizer, now)
+        except NoChatTemplate:
+            template = None
+        return cls(tokenizer, template)
+
+    def prompts(self, request: GenerationRequest) -> list[Prompt]:
+        """The prompt of a chat, or each prompt of a completion. Raises InvalidArgument."""
+        if request.messages:
+            return [self._chat(request)]
+        return [self._prompt(prompt) for prompt in request.prompts]
+
+    def _chat(self, request: GenerationRequest) -> Prompt:
+        if self._template is None:
+            raise NoChatTemplate
+        tools = () if request.tool_choice == "none" else request.tools
+        rendered = self._template.render(request.messages, tools)
+        return Prompt(*tokenize_rendered(self.tokenizer, rendered))
+
+    def _prompt(self, prompt: str | tuple[int, ...]) -> Prompt:
+        if isinstance(prompt, str):
+            return Prompt(self.tokenizer.encode(prompt, add_special=True))
+        return Prompt(list(prompt))

@@ -1,0 +1,43 @@
+"""Text models by the source that servers name, each loaded once, off the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from libs.errors import StartupError, Unavailable
+from services.router.text_model import TextModel
+
+log = logging.getLogger(__name__)
+
+Load = Callable[[str], TextModel]
+"""Blocking: the source's text model, or StartupError."""
+
+RETRY_AFTER_S = 5.0
+
+
+class TextModels:
+    """Loads are shared by all who wait for the same source; a failed one is tried again."""
+
+    def __init__(self, load: Load) -> None:
+        self._load = load
+        self._tasks: dict[str, asyncio.Task[TextModel]] = {}
+
+    async def load(self, source: str) -> TextModel:
+        """Raises Unavailable, with the reason, where the source cannot be had on this machine."""
+        task = self._tasks.get(source)
+        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+            task = asyncio.create_task(asyncio.to_thread(self._load, source))
+            self._tasks[source] = task
+        try:
+            # A caller that leaves does not stop the load for the others.
+            return await asyncio.shield(task)
+        except StartupError as error:
+            log.error("a tokenizer cannot be loaded", extra={"source": source, "why": str(error)})
+            raise Unavailable(str(error), "NO_TOKENIZER", None, RETRY_AFTER_S) from error
+
+    async def aclose(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
