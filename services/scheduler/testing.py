@@ -24,6 +24,7 @@ from impala.common.v1 import common_pb2
 from impala.modelserver.v1 import modelserver_pb2, modelserver_pb2_grpc
 from impala.router.v1 import router_pb2, router_pb2_grpc
 from impala.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
+from libs.clock import SystemClock
 from libs.cluster.client import EtcdClient
 from libs.cluster.membership import Membership
 from libs.cluster.ops import Put
@@ -97,6 +98,8 @@ class FakeRouter(router_pb2_grpc.BatchWorkerServicer):
     """What Index finds wrong with any file."""
     hold: asyncio.Event | None = None
     """Lines are answered only once it is set."""
+    allow: int | None = None
+    """Lines that are still answered; the others are held back until it is None."""
     break_after: int | None = None
     """Answers after which a stream breaks, once."""
     executed: Counter[str] = field(default_factory=Counter)
@@ -174,6 +177,7 @@ class FakeRouter(router_pb2_grpc.BatchWorkerServicer):
         custom_id: str = json.loads(data)["custom_id"]
         if self.hold is not None:
             await self.hold.wait()
+        await self._let_through()
         if custom_id.startswith("hang"):
             await asyncio.Event().wait()
         result = router_pb2.LineResult(
@@ -194,6 +198,13 @@ class FakeRouter(router_pb2_grpc.BatchWorkerServicer):
         self.executed[custom_id] += 1
         answers.put_nowait(result)
         self.answered.set()
+
+    async def _let_through(self) -> None:
+        clock = SystemClock()
+        while self.allow is not None and self.allow <= 0:
+            await clock.sleep(0.01)
+        if self.allow is not None:
+            self.allow -= 1
 
 
 def record_of(custom_id: str, status: int) -> bytes:
