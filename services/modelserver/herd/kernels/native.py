@@ -32,7 +32,12 @@ log = logging.getLogger(__name__)
 
 @functools.cache
 def native_library() -> ctypes.CDLL | None:
-    """The loaded library, built on first use; None where it cannot be built."""
+    """``load_native``, once a process."""
+    return load_native()
+
+
+def load_native() -> ctypes.CDLL | None:
+    """The library, built if the cache has none; None (and a warning) where it cannot be built."""
     compiler = shutil.which("g++")
     if compiler is None:
         log.warning("no g++ on PATH: decoding attention uses torch's slower operators")

@@ -35,25 +35,30 @@ inline float exp_nonpositive(float x) {
   return p * scale.value;
 }
 
-template <int kDim>
-inline float dot(const float* a, const float* b, int dim) {
-  const int size = kDim ? kDim : dim;
-  float sum = 0.0f;
-  for (int i = 0; i < size; ++i) sum += a[i] * b[i];
-  return sum;
+// The next block is anywhere in the pool: no hardware prefetcher will guess it.
+inline void prefetch(const float* rows, int width, int tokens, int64_t row) {
+  for (int t = 0; t < tokens; ++t)
+    for (int i = 0; i < width; i += 16) __builtin_prefetch(rows + t * row + i, 0, 2);
 }
 
-// One block's tokens into the running softmax of each query head of the group.
-template <int kDim>
+// One block's tokens into the running softmax of each query head of a KV head's group. kDim and
+// kGroup are the sizes where known to the compiler (it then keeps queries and sums in registers),
+// or 0.
+template <int kDim, int kGroup>
 inline void add_block(const float* q, const float* keys, const float* values, int tokens,
-                      int64_t row, int group, int dim, float scale, float* highest, float* total,
-                      float* mixed) {
+                      int64_t row, int group_size, int dim, float scale, float* highest,
+                      float* total, float* mixed) {
   const int size = kDim ? kDim : dim;
+  const int group = kGroup ? kGroup : group_size;
   float scores[kMaxGroup][kMaxBlock];
-  for (int t = 0; t < tokens; ++t)
-    for (int g = 0; g < group; ++g)
-      scores[g][t] = dot<kDim>(q + g * size, keys + t * row, size) * scale;
-
+  for (int t = 0; t < tokens; ++t) {
+    const float* key = keys + t * row;
+    for (int g = 0; g < group; ++g) {
+      float sum = 0.0f;
+      for (int i = 0; i < size; ++i) sum += q[g * size + i] * key[i];
+      scores[g][t] = sum * scale;
+    }
+  }
   for (int g = 0; g < group; ++g) {
     float top = highest[g];
     for (int t = 0; t < tokens; ++t) top = scores[g][t] > top ? scores[g][t] : top;
@@ -65,17 +70,26 @@ inline void add_block(const float* q, const float* keys, const float* values, in
       sum += scores[g][t];
     }
     total[g] = total[g] * shrink + sum;
-    float* out = mixed + g * size;
-    for (int i = 0; i < size; ++i) out[i] *= shrink;
+    for (int i = 0; i < size; ++i) mixed[g * size + i] *= shrink;
+  }
+  // A strip of the sums at a time, so that they stay in registers over all tokens.
+  constexpr int kStrip = 32;
+  for (int start = 0; start < size; start += kStrip) {
+    const int width = kDim ? kStrip : (size - start < kStrip ? size - start : kStrip);
+    float sums[kGroup ? kGroup : kMaxGroup][kStrip];
+    for (int g = 0; g < group; ++g)
+      for (int i = 0; i < width; ++i) sums[g][i] = mixed[g * size + start + i];
     for (int t = 0; t < tokens; ++t) {
-      const float weight = scores[g][t];
-      const float* value = values + t * row;
-      for (int i = 0; i < size; ++i) out[i] += weight * value[i];
+      const float* value = values + t * row + start;
+      for (int g = 0; g < group; ++g)
+        for (int i = 0; i < width; ++i) sums[g][i] += scores[g][t] * value[i];
     }
+    for (int g = 0; g < group; ++g)
+      for (int i = 0; i < width; ++i) mixed[g * size + start + i] = sums[g][i];
   }
 }
 
-template <int kDim>
+template <int kDim, int kGroup>
 void decode(const float* query, int64_t query_stride, const float* keys, const float* values,
             const int64_t* tables, const int64_t* table_starts, const int64_t* contexts,
             const int64_t* rows, float* out, int64_t batch, int heads, int kv_heads, int dim,
@@ -102,14 +116,36 @@ void decode(const float* query, int64_t query_stride, const float* keys, const f
       const int64_t left = contexts[sequence] - first;
       const int tokens = left < block ? static_cast<int>(left) : block;
       const int64_t offset = table[first / block] * block * row + first_head * size;
+      if (left > block) {
+        const int64_t next = table[first / block + 1] * block * row + first_head * size;
+        prefetch(keys + next, each * size, block, row);
+        prefetch(values + next, each * size, block, row);
+      }
       for (int h = 0; h < each; ++h)
-        add_block<kDim>(q + h * group * size, keys + offset + h * size, values + offset + h * size,
+        add_block<kDim, kGroup>(q + h * group * size, keys + offset + h * size, values + offset + h * size,
                         tokens, row, group, size, scale, highest + h * group, total + h * group,
                         mixed + h * group * size);
     }
     for (int h = 0; h < each * group; ++h)
       for (int i = 0; i < size; ++i) mixed[h * size + i] /= total[h];
   }
+}
+
+template <int kDim>
+auto* pick_group(int group) {
+  switch (group) {
+    case 1: return decode<kDim, 1>;
+    case 2: return decode<kDim, 2>;
+    case 3: return decode<kDim, 3>;
+    case 4: return decode<kDim, 4>;
+    case 7: return decode<kDim, 7>;
+    case 8: return decode<kDim, 8>;
+    default: return decode<kDim, 0>;
+  }
+}
+
+auto* pick(int dim, int group) {
+  return dim == 64 ? pick_group<64>(group) : dim == 128 ? pick_group<128>(group) : decode<0, 0>;
 }
 
 }  // namespace
@@ -124,7 +160,7 @@ extern "C" void herd_paged_decode(const float* query, int64_t query_stride, cons
                                   const int64_t* rows, float* out, int64_t batch, int32_t heads,
                                   int32_t kv_heads, int32_t dim, int32_t block, float scale,
                                   int32_t threads) {
-  auto* run = dim == 64 ? decode<64> : dim == 128 ? decode<128> : decode<0>;
+  auto* run = pick(dim, heads / kv_heads);
   run(query, query_stride, keys, values, tables, table_starts, contexts, rows, out, batch, heads,
       kv_heads, dim, block, scale, threads);
 }
