@@ -88,8 +88,6 @@ class ModelServerApp:
         """Set when there is something to report."""
         self.died = asyncio.Event()
         """Set when the engine thread is gone; nothing can be served any more."""
-        self.version = 0
-        """Counts hand-offs; see `changed`."""
         self.clock = clock
         self.started = clock.now()
         self._send = send
@@ -97,7 +95,6 @@ class ModelServerApp:
         self._max_waiting = max_waiting
         self._running: dict[str, _Running] = {}
         self._fetches: set[asyncio.Task[None]] = set()
-        self._handed_off = asyncio.Event()
         self._ttft = metrics.histogram(
             "impala_step_first_token_seconds",
             "From a step's arrival at the engine to its first token.",
@@ -144,23 +141,9 @@ class ModelServerApp:
         return self.clock.now() - self.started
 
     @property
-    def live_steps(self) -> int:
-        return len(self._running)
-
-    async def changed(self, seen: int, at_most_s: float) -> int:
-        """Waits for a hand-off after version `seen`, at most so long; the version now."""
-        try:
-            async with asyncio.timeout(at_most_s):
-                while self.version == seen:
-                    await self._handed_off.wait()
-        except TimeoutError:
-            return self.version
-        return self.version
-
-    async def idle(self) -> None:
-        """Returns when no step is live."""
-        while self._running:
-            await self._handed_off.wait()
+    def busy_s(self) -> float:
+        """Time inside engine steps since the start."""
+        return self.totals.busy_s
 
     # ---- from the engine thread, on the loop
 
@@ -186,9 +169,6 @@ class ModelServerApp:
             task = asyncio.create_task(self._fetch(lookup))
             self._fetches.add(task)
             task.add_done_callback(self._fetches.discard)
-        self.version += 1
-        self._handed_off.set()
-        self._handed_off = asyncio.Event()
 
     def engine_died(self, error: BaseException) -> None:
         """The engine broke: every step ends with a status, and nothing new is taken."""
@@ -197,7 +177,6 @@ class ModelServerApp:
         running, self._running = self._running, {}
         for each in running.values():
             each.stream.fail(_engine_gone())
-        self._handed_off.set()
 
     # ---- inside
 

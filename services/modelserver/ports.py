@@ -1,9 +1,11 @@
 """What the model server needs of the world around it."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from services.modelserver.core.report_log import ReportLog
 from services.modelserver.herd.core.plan import Lookup
 from services.modelserver.herd.engine.step import FetchedBlock, StoredBlock
 
@@ -45,6 +47,22 @@ class FinishedStep:
     total_s: float
     finished_unix_ms: int
     weight_seq: int
+
+
+class ReportSource(Protocol):
+    """Where finished steps wait to be reported."""
+
+    reports: ReportLog[FinishedStep]
+    reported: asyncio.Event
+    """Set when there is something new to report."""
+
+    @property
+    def busy_s(self) -> float:
+        """Time inside engine steps since the start."""
+        ...
+
+    @property
+    def uptime_s(self) -> float: ...
 
 
 @dataclass(slots=True)

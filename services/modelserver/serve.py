@@ -24,7 +24,13 @@ from libs.obs import serve_metrics
 from libs.records.ids import fleet_name
 from libs.records.members import ModelServerInfo
 from libs.rpc import RpcServer, Shutdown
-from libs.rpc.frame import address_for_peers, client_tls, member_id_of, server_of
+from libs.rpc.frame import (
+    address_for_peers,
+    client_tls,
+    cluster_of,
+    member_id_of,
+    server_of,
+)
 from services.modelserver.adapters.kvstore_tier import KvStoreTier
 from services.modelserver.adapters.report_sender import ReportSender
 from services.modelserver.adapters.weight_registrar import register_weights
@@ -64,7 +70,7 @@ async def serve(config: ModelServerConfig, shutdown: Shutdown) -> None:
         serve_metrics(config.metrics_port, config.host)
     loaded = await _load(config)
     async with contextlib.AsyncExitStack() as stack:
-        client = await stack.enter_async_context(EtcdClient(config.etcd))
+        client = await stack.enter_async_context(cluster_of(config))
         views = {
             name: await stack.enter_async_context(Members(client, name))
             for name in ("kvstore", "leap", "scheduler")

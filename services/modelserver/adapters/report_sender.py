@@ -18,8 +18,7 @@ from libs.cluster.members import Members
 from libs.errors import ImpalaError
 from libs.records import keys
 from libs.rpc import ClientTls, call, connect
-from services.modelserver.app import ModelServerApp
-from services.modelserver.ports import FinishedStep
+from services.modelserver.ports import FinishedStep, ReportSource
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +39,7 @@ class ReportSender:
 
     def __init__(
         self,
-        app: ModelServerApp,
+        source: ReportSource,
         client: EtcdClient,
         schedulers: Members,
         *,
@@ -50,7 +49,7 @@ class ReportSender:
         clock: Clock,
         tls: ClientTls | None = None,
     ) -> None:
-        self._app = app
+        self._source = source
         self._election = Election(client, keys.fleet_election(fleet), member_id)
         self._schedulers = schedulers
         self._member_id = member_id
@@ -75,7 +74,7 @@ class ReportSender:
         """Returns when everything is acknowledged, or after so many seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(at_most_s):
-                while len(self._app.reports):
+                while len(self._source.reports):
                     await self._clock.sleep(_GATHER_S)
 
     async def _follow_leader(self) -> None:
@@ -93,11 +92,11 @@ class ReportSender:
 
     async def _send_all(self) -> None:
         while True:
-            await self._app.reported.wait()
+            await self._source.reported.wait()
             await self._clock.sleep(_GATHER_S)  # gathers what ends in the same moment
             await self._has_leader.wait()
-            self._app.reported.clear()
-            while len(self._app.reports):
+            self._source.reported.clear()
+            while len(self._source.reports):
                 if not await self._send_some():
                     await self._clock.sleep(_RETRY_S)
                     await self._has_leader.wait()
@@ -106,20 +105,20 @@ class ReportSender:
         stub = await self._stub()
         if stub is None:
             return False
-        head = self._app.reports.head(_BATCH)
+        head = self._source.reports.head(_BATCH)
         request = scheduler_pb2.ReportRequest(
             member_id=self._member_id,
             incarnation=self._incarnation,
             steps=[step_report(sequence, report) for sequence, report in head],
-            busy_s_total=self._app.totals.busy_s,
-            uptime_s=self._app.uptime_s,
+            busy_s_total=self._source.busy_s,
+            uptime_s=self._source.uptime_s,
         )
         try:
             answer = await call(stub.Report, request, timeout_s=_TIMEOUT_S)
         except ImpalaError as error:
             log.warning("step reports wait: %s", error)
             return False
-        return self._app.reports.acknowledge(answer.acknowledged) > 0
+        return self._source.reports.acknowledge(answer.acknowledged) > 0
 
     async def _stub(self) -> "scheduler_pb2_grpc.SchedulerAsyncStub | None":
         leader = self._leader

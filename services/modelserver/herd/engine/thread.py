@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from services.modelserver.herd.core.errors import BatcherError
+from services.modelserver.herd.core.errors import BatcherError, NeverFits
 from services.modelserver.herd.core.plan import BatcherStats, FinishReason, SeqId
 from services.modelserver.herd.engine.engine import Engine, StepInterrupted
 from services.modelserver.herd.engine.step import FetchedBlock, StepOutcome, StepSpec
@@ -46,7 +46,7 @@ class Refused:
     """A step that the batcher did not take."""
 
     step_id: str
-    error: BatcherError
+    error: BatcherError | NeverFits
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class EngineThread:
             case Add(spec):
                 try:
                     self._engine.add(spec)
-                except BatcherError as error:
+                except (BatcherError, NeverFits) as error:
                     self._refused.append(Refused(spec.step_id, error))
             case End(step_id, choice, reason):
                 if choice is None:
