@@ -7,10 +7,27 @@ angle p * inv_freq[i].
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 
-from services.modelserver.herd.models.config import RopeConfig
+
+@dataclass(frozen=True, slots=True)
+class RopeConfig:
+    """Rotary embedding. ``kind`` says which of the other fields count.
+
+    default: theta alone. linear: positions divided by ``factor``. llama3: Llama 3.1's
+    frequency-dependent stretch. factors: each frequency divided by its own number (how GGUF
+    files store llama3), one per pair of dimensions.
+    """
+
+    theta: float = 10_000.0
+    kind: str = "default"
+    factor: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_context: int = 8192
+    factors: tuple[float, ...] = ()
 
 
 def inverse_frequencies(rope: RopeConfig, head_dim: int) -> torch.Tensor:

@@ -8,29 +8,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from services.modelserver.herd.kernels.rope import RopeConfig as RopeConfig
 from services.modelserver.herd.models.errors import BadWeights, ModelNotFound, UnsupportedModel
 
 LLAMA = "llama"
 # Hugging Face class name -> our family name; GGUF files already use the family name.
 HF_ARCHITECTURES = {"LlamaForCausalLM": LLAMA}
-
-
-@dataclass(frozen=True, slots=True)
-class RopeConfig:
-    """Rotary embedding. ``kind`` says which of the other fields count.
-
-    default: theta alone. linear: positions divided by ``factor``. llama3: Llama 3.1's
-    frequency-dependent stretch. factors: each frequency divided by its own number (how GGUF
-    files store llama3), one per pair of dimensions.
-    """
-
-    theta: float = 10_000.0
-    kind: str = "default"
-    factor: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_context: int = 8192
-    factors: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
