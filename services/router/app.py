@@ -126,8 +126,8 @@ class Router:
     async def _start(self) -> None:
         self._closers.append(self._client.close)
         self._closers.append(self._channels.aclose)
-        parts = await self._make_parts()
-        await self._listen(parts)
+        self.parts = await self._make_parts()
+        await self._listen(self.parts)
         await self._join()
 
     async def _make_parts(self) -> Parts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -108,6 +108,10 @@ class Jobs:
         if job is None or job.account != account:
             raise NoSuchJob(job_id)
         return job
+
+    async def wait_until(self, holds: Callable[[], bool]) -> None:
+        """Returns once the condition on the view holds."""
+        await self._view.wait_until(holds)
 
     def of_account(self, account: str) -> list[Job]:
         """Newest first."""

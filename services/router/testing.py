@@ -101,11 +101,11 @@ class FakeModelServer(modelserver_pb2_grpc.ModelServerServicer):
             raise self.failures.pop(0)
         self.running.add(request.step_id)
         self.most_running = max(self.most_running, len(self.running))
-        await self._note()
         try:
+            await self._note()
             async for message in self._step(request):
                 yield message
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GeneratorExit):
             self.cancelled.append(request.step_id)
             raise
         finally:
@@ -245,7 +245,9 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
         self.acquired: list[scheduler_pb2.AcquireRequest] = []
         self.released: list[scheduler_pb2.ReleaseRequest] = []
         self.hold: asyncio.Event | None = None
+        """Set: no step is granted before this event."""
         self.waiting = 0
+        self._changed = asyncio.Condition()
         self.rpc = RpcServer(["impala.scheduler.v1.Scheduler"], port=0)
         scheduler_pb2_grpc.add_SchedulerServicer_to_server(self, self.rpc.server)
 
@@ -269,11 +271,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
         if self.failures:
             raise self.failures.pop(0)
         if self.hold is not None:
-            self.waiting += 1
-            try:
-                await self.hold.wait()
-            finally:
-                self.waiting -= 1
+            await self._wait(self.hold)
         open_to = [each for each in self.servers if each[0] != request.exclude_member]
         if not open_to:
             raise Unavailable("The fleet has no live server.", "NO_SERVERS", None, 1.0)
@@ -289,8 +287,27 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
         )
         return scheduler_pb2.AcquireResponse(step_id=request.step_id, grant=grant, address=address)
 
+    async def _wait(self, hold: asyncio.Event) -> None:
+        self.waiting += 1
+        try:
+            await self._note()
+            await hold.wait()
+        finally:
+            self.waiting -= 1
+            await asyncio.shield(self._note())
+
+    async def _note(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def wait_until(self, met: Callable[[FakeScheduler], bool], within_s: float = 5.0) -> None:
+        """Returns once `met(self)`; checked when a step begins or ends to wait, or is released."""
+        async with asyncio.timeout(within_s), self._changed:
+            await self._changed.wait_for(lambda: met(self))
+
     async def Release(
         self, request: scheduler_pb2.ReleaseRequest, context: Any
     ) -> scheduler_pb2.ReleaseResponse:
         self.released.append(request)
+        await self._note()
         return scheduler_pb2.ReleaseResponse()

@@ -160,10 +160,9 @@ class Stage:
 
     async def router_sees_jobs(self, count: int) -> None:
         """Waits until the router's view has so many jobs of the local account."""
-        client = self.http()
+        jobs = self.router.parts.jobs
         async with asyncio.timeout(5):
-            while len((await client.get("/imp/v1/jobs")).json()["data"]) != count:
-                await asyncio.sleep(0)
+            await jobs.wait_until(lambda: len(jobs.of_account("local")) == count)
 
     def openai(self, **changes: Any) -> openai.AsyncOpenAI:
         """The official client, which refuses every answer that is not by its types."""

@@ -1,0 +1,236 @@
+"""/v1/files: streamed in and out, listed exactly, refused in words that help."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import httpx
+import openai
+import psutil
+import pytest
+
+from libs.records import keys
+from services.router.tests.conftest import Stage
+
+LINE = b'{"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {}}\n'
+
+
+async def test_a_file_is_created_read_listed_and_deleted(stage: Stage) -> None:
+    client = stage.openai()
+    made = await client.files.create(file=("in.jsonl", LINE), purpose="batch")
+    assert made.id.startswith("file-")
+    assert (made.bytes, made.filename, made.purpose) == (len(LINE), "in.jsonl", "batch")
+    assert made.status == "processed"
+    assert made.expires_at == made.created_at + 30 * 86_400
+    assert (await client.files.wait_for_processing(made.id)).id == made.id
+    assert await client.files.retrieve(made.id) == made
+    assert (await client.files.content(made.id)).content == LINE
+    assert [each.id async for each in client.files.list()] == [made.id]
+    gone = await client.files.delete(made.id)
+    assert gone.deleted
+    with pytest.raises(openai.NotFoundError):
+        await client.files.retrieve(made.id)
+    with pytest.raises(openai.NotFoundError):
+        await client.files.content(made.id)
+    assert not await stage.objects.exists(keys.file_object("local", made.id))
+
+
+async def test_the_synchronous_client_works_too(stage: Stage) -> None:
+    def use() -> bytes:
+        with openai.OpenAI(
+            base_url=f"{stage.router.http_url}/v1",
+            api_key="none",
+            _strict_response_validation=True,
+            max_retries=0,
+        ) as client:
+            made = client.files.create(file=LINE, purpose="batch")
+            assert made.filename == "upload"
+            return client.files.content(made.id).content
+
+    assert await asyncio.to_thread(use) == LINE
+
+
+async def test_expires_after_is_kept_and_checked(stage: Stage) -> None:
+    client = stage.openai()
+    made = await client.files.create(
+        file=LINE, purpose="user_data", expires_after={"anchor": "created_at", "seconds": 3600}
+    )
+    assert made.expires_at == made.created_at + 3600
+    forever = await client.files.create(file=LINE, purpose="user_data")
+    assert forever.expires_at is None
+    with pytest.raises(openai.BadRequestError) as caught:
+        await client.files.create(
+            file=LINE, purpose="batch", expires_after={"anchor": "created_at", "seconds": 5}
+        )
+    assert caught.value.param == "expires_after.seconds"
+
+
+@pytest.mark.parametrize(
+    "content", [LINE[:20] + b"\xff" + LINE, LINE.decode().encode("utf-16-le"), b"\xe4\xbd"]
+)
+async def test_a_batch_file_that_is_not_utf8_is_refused_at_upload(
+    stage: Stage, content: bytes
+) -> None:
+    with pytest.raises(openai.BadRequestError, match="utf-8") as caught:
+        await stage.openai().files.create(file=("in.jsonl", content), purpose="batch")
+    assert caught.value.code == "invalid_utf8"
+    assert await stage.objects.list() == []
+    assert (await stage.openai().files.create(file=content, purpose="user_data")).bytes
+
+
+async def test_the_purpose_may_come_after_the_file(stage: Stage) -> None:
+    body = (
+        b'--B\r\nContent-Disposition: form-data; name="file"; filename="x.jsonl"\r\n\r\n\xff\xff'
+        b'\r\n--B\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--B--\r\n'
+    )
+    answer = await stage.http().post(
+        "/v1/files", content=body, headers={"content-type": "multipart/form-data; boundary=B"}
+    )
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "invalid_utf8"
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (b"", "file"),
+        (b"garbage", "file"),
+        (
+            b'--B\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--B--\r\n',
+            "file",
+        ),
+        (b'--B\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\nabc', "file"),
+        (
+            b'--B\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\nabc\r\n'
+            b"--B--\r\n",
+            "purpose",
+        ),
+    ],
+)
+async def test_an_upload_that_is_no_form_is_refused_and_leaves_nothing(
+    stage: Stage, body: bytes, param: str
+) -> None:
+    answer = await stage.http().post(
+        "/v1/files", content=body, headers={"content-type": "multipart/form-data; boundary=B"}
+    )
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
+    assert await stage.objects.list() == []
+
+
+async def test_an_upload_that_is_cut_off_leaves_nothing(stage: Stage) -> None:
+    url = httpx.URL(stage.router.http_url)
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    writer.write(
+        b"POST /v1/files HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n"
+        b"content-type: multipart/form-data; boundary=B\r\n\r\n"
+        b'--B\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\nabc'
+    )
+    await writer.drain()
+    writer.close()
+    await reader.read()
+    assert await stage.objects.list() == []
+    assert (await stage.http().get("/v1/files")).json()["data"] == []
+
+
+async def test_paging_gives_every_file_once_newest_first(stage: Stage) -> None:
+    client = stage.openai()
+    ids = [(await client.files.create(file=b"x", purpose="user_data")).id for _ in range(25)]
+    newest_first = sorted(ids, reverse=True)
+    for limit in (1, 10, 100):
+        assert [each.id async for each in client.files.list(limit=limit)] == newest_first
+    assert [each.id async for each in client.files.list(limit=7, order="asc")] == sorted(ids)
+    page = await client.files.list(limit=0)
+    assert (page.data, page.has_more) == ([], False)
+    assert [each.id async for each in client.files.list(purpose="batch")] == []
+
+
+async def test_paging_goes_on_after_an_item_that_was_deleted(stage: Stage) -> None:
+    client = stage.openai()
+    for _ in range(5):
+        await client.files.create(file=b"x", purpose="user_data")
+    async for each in client.files.list(limit=2):
+        await client.files.delete(each.id)
+    assert (await stage.http().get("/v1/files")).json()["data"] == []
+
+
+@pytest.mark.parametrize(
+    ("limit", "code"),
+    [
+        ("-1", "integer_below_min_value"),
+        ("10001", "integer_above_max_value"),
+        ("x", "invalid_type"),
+    ],
+)
+async def test_a_limit_out_of_range_is_refused_in_openais_words(
+    stage: Stage, limit: str, code: str
+) -> None:
+    answer = await stage.http().get("/v1/files", params={"limit": limit})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == code
+    assert answer.json()["error"]["param"] == "limit"
+
+
+async def test_a_file_in_use_is_not_deleted_until_its_batch_has_ended(stage: Stage) -> None:
+    client = stage.openai(max_retries=2)
+    file = await client.files.create(file=("in.jsonl", LINE), purpose="batch")
+    batch = await client.batches.create(
+        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
+    )
+    with pytest.raises(openai.ConflictError, match=batch.id) as caught:
+        await client.files.delete(file.id)
+    assert caught.value.code == "file_in_use"
+    assert caught.value.response.headers["x-should-retry"] == "false"
+    await stage.client.delete(keys.file_ref(file.id, batch.id))
+    assert (await client.files.delete(file.id)).deleted
+
+
+async def test_a_50_mb_upload_and_download_stay_out_of_memory(stage: Stage) -> None:
+    size, chunk = 50_000_000, (b"x" * 99 + b"\n") * 1000
+    process = psutil.Process()
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b'--B\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+        yield b'--B\r\nContent-Disposition: form-data; name="file"; filename="big"\r\n\r\n'
+        for _ in range(size // len(chunk)):
+            yield chunk
+        yield b"\r\n--B--\r\n"
+
+    http = stage.http()
+    before = process.memory_info().rss
+    peak = before
+    headers = {"content-type": "multipart/form-data; boundary=B"}
+    made = (await http.post("/v1/files", content=body(), headers=headers)).json()
+    peak = max(peak, process.memory_info().rss)
+    assert made["bytes"] == size
+    got = 0
+    async with http.stream("GET", f"/v1/files/{made['id']}/content") as response:
+        assert response.headers["content-length"] == str(size)
+        async for part in response.aiter_raw():
+            got += len(part)
+            peak = max(peak, process.memory_info().rss)
+    assert got == size
+    assert peak - before < 25_000_000
+
+
+async def test_a_batch_file_over_the_limit_is_400(bare: Stage) -> None:
+    await bare.add_router(max_batch_bytes=1000, max_file_bytes=5000)
+    client = bare.openai()
+    with pytest.raises(openai.BadRequestError) as caught:
+        await client.files.create(file=("in.jsonl", b"x" * 1001), purpose="batch")
+    assert caught.value.code == "file_too_large"
+    assert (await client.files.create(file=b"x" * 1001, purpose="user_data")).bytes == 1001
+    with pytest.raises(openai.BadRequestError):
+        await client.files.create(file=b"x" * 5001, purpose="user_data")
+    assert len(await bare.objects.list()) == 1
+
+
+async def test_content_is_given_back_byte_for_byte(stage: Stage) -> None:
+    content = '\ufeff{"a": "\u2028 \u0085"}\r\n\r\nend'.encode()
+    client = stage.openai()
+    made = await client.files.create(file=('ü "q".jsonl', content), purpose="batch")
+    assert (await client.files.content(made.id)).content == content
+    assert "ü" in made.filename
+    assert json.loads((await stage.http().get(f"/v1/files/{made.id}")).text)["id"] == made.id
