@@ -1,8 +1,10 @@
-"""Names of KV blocks, the same for router, scheduler, model server and kvstore.
+"""Names of KV blocks and of weights, the same for all services.
 
 A block is `BLOCK_TOKENS` tokens. Its **content hash** names the account and every token up to its
 end; its **KV key** mixes in what the KV bytes depend on besides the tokens (`KvNamespace`).
-`tests/test_golden.py` pins the values: changing any of them orphans every stored block.
+A weight version is named by the root over its configuration and tensors (`weights_root`).
+`tests/test_golden.py` pins the values: changing any of them orphans every stored block, or gives
+every registered version another identity.
 """
 
 from libs.hashing.checksum import checksum
@@ -16,10 +18,12 @@ from libs.hashing.content import (
 )
 from libs.hashing.domain import HASH_BYTES
 from libs.hashing.kv_key import KvNamespace, kv_key, kv_keys
+from libs.hashing.weights import WEIGHT_DIGEST_BYTES, weights_root
 
 __all__ = [
     "BLOCK_TOKENS",
     "HASH_BYTES",
+    "WEIGHT_DIGEST_BYTES",
     "ContentChain",
     "KvNamespace",
     "account_salt",
@@ -29,4 +33,5 @@ __all__ = [
     "kv_keys",
     "pack",
     "unpack",
+    "weights_root",
 ]

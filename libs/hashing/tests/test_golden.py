@@ -8,6 +8,7 @@ from libs.hashing import (
     checksum,
     content_hashes,
     kv_keys,
+    weights_root,
 )
 
 NAMESPACE = KvNamespace(b"m" * 16, b"v" * 16, "", "f32", "L")
@@ -36,6 +37,18 @@ def test_namespace_and_keys() -> None:
         "0bbe3f1266afb035edf68338401e2815",
         "e5105514315f9017437423df6274e4e2",
     ]
+
+
+def test_weights_root() -> None:
+    tensors = {"layer.00001": b"1" * 32, "layer.00000": b"0" * 32}
+    assert (
+        weights_root(b"c" * 32, tensors).hex()
+        == "c36097126dd67a77a748ec9f96ee929ef3790366088a768d278fbb4287ea9e9e"
+    )
+    assert (
+        weights_root(b"c" * 32, {}).hex()
+        == "f0e9c07993de2011907f2a0f1629527b72d4c5261388a68237e46a7b6ab82dc6"
+    )
 
 
 def test_checksum() -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from libs.errors import InvalidArgument
+from libs.hashing import WEIGHT_DIGEST_BYTES, weights_root
 
-DIGEST_BYTES = 32
 MAX_MODEL_CHARS = 256
 MAX_TENSORS = 1_000_000
 
@@ -52,31 +50,23 @@ class Manifest:
         if len(self.tensors) > MAX_TENSORS:
             raise _bad(f"has more than {MAX_TENSORS} entries", "manifest.tensors")
         self._check_tensors()
-        if root_digest(self.config_digest, self.tensors) != self.digest:
+        digests = {tensor.name: tensor.digest for tensor in self.tensors}
+        if weights_root(self.config_digest, digests) != self.digest:
             raise _bad("is not the root over tensors and config_digest", "manifest.digest")
 
     def _check_tensors(self) -> None:
         previous = ""
         for index, tensor in enumerate(self.tensors):
             field = f"manifest.tensors[{index}]"
-            if not tensor.name or tensor.name <= previous:
-                raise _bad("is empty, repeated or out of order", f"{field}.name")
+            if not tensor.name.isprintable() or tensor.name <= previous:
+                raise _bad("is empty, unprintable, repeated or out of order", f"{field}.name")
             previous = tensor.name
             _check_digest(tensor.digest, f"{field}.digest")
 
 
-def root_digest(config_digest: bytes, tensors: Iterable[Tensor]) -> bytes:
-    """blake2b-256 over the config's digest, then name, a zero byte and digest of each tensor, by
-    name. The model server computes the same over the weights that it loaded."""
-    state = hashlib.blake2b(config_digest, digest_size=DIGEST_BYTES)
-    for tensor in sorted(tensors, key=lambda each: each.name):
-        state.update(tensor.name.encode() + b"\0" + tensor.digest)
-    return state.digest()
-
-
 def _check_digest(digest: bytes, field: str) -> None:
-    if len(digest) != DIGEST_BYTES:
-        raise _bad(f"is {len(digest)} bytes, not {DIGEST_BYTES}", field)
+    if len(digest) != WEIGHT_DIGEST_BYTES:
+        raise _bad(f"is {len(digest)} bytes, not {WEIGHT_DIGEST_BYTES}", field)
 
 
 def _bad(what: str, field: str) -> InvalidArgument:

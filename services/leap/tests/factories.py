@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from impala.leap.v1 import leap_pb2
-from services.leap.core.manifest import Manifest, Tensor, root_digest
+from libs.hashing import weights_root
+from services.leap.core.manifest import Manifest, Tensor
 
 
 def digest_of(name: int | str) -> bytes:
@@ -23,7 +24,7 @@ def manifest_of(name: int | str, model: str = "smollm2-135m", tensors: int = 2) 
     parts = tensors_of(name, tensors)
     return Manifest(
         model=model,
-        digest=root_digest(digest_of("config"), parts),
+        digest=weights_root(digest_of("config"), {part.name: part.digest for part in parts}),
         config_digest=digest_of("config"),
         layout_signature="layout",
         tensors=parts,

@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from libs.hashing import WEIGHT_DIGEST_BYTES, weights_root
 from services.modelserver.herd.models.config import ModelConfig
 from services.modelserver.herd.models.source import SourceTensor, WeightSource
-
-DIGEST_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +33,13 @@ def digest_source(source: WeightSource, threads: int = 1) -> ModelDigests:
         parts = pool.map(lambda name: tensor_digest(source.tensors[name]), names)
         tensors = dict(zip(names, parts, strict=True))
     config = config_digest(source.config)
-    return ModelDigests(root_digest(config, tensors), config, tensors)
+    return ModelDigests(weights_root(config, tensors), config, tensors)
 
 
 def tensor_digest(tensor: SourceTensor) -> bytes:
     """blake2b over a one-line header (name, dtype, shape) and the stored bytes."""
     shape = ",".join(str(n) for n in tensor.shape)
-    state = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    state = hashlib.blake2b(digest_size=WEIGHT_DIGEST_BYTES)
     state.update(f"{tensor.name}\0{tensor.dtype}\0{shape}\0".encode())
     state.update(tensor.stored())
     return state.digest()
@@ -48,12 +47,4 @@ def tensor_digest(tensor: SourceTensor) -> bytes:
 
 def config_digest(config: ModelConfig) -> bytes:
     """blake2b over the config's canonical JSON."""
-    return hashlib.blake2b(config.canonical_json(), digest_size=DIGEST_BYTES).digest()
-
-
-def root_digest(config: bytes, tensors: Mapping[str, bytes]) -> bytes:
-    """Config first, then (name, digest) by sorted name."""
-    state = hashlib.blake2b(config, digest_size=DIGEST_BYTES)
-    for name in sorted(tensors):
-        state.update(name.encode() + b"\0" + tensors[name])
-    return state.digest()
+    return hashlib.blake2b(config.canonical_json(), digest_size=WEIGHT_DIGEST_BYTES).digest()
