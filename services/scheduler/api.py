@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, NoReturn
 
@@ -19,7 +20,7 @@ from services.scheduler.app.executor import Progress
 from services.scheduler.app.leader import FleetLeader
 from services.scheduler.app.scheduler import Scheduler
 from services.scheduler.core.decision import Decision
-from services.scheduler.core.errors import NoDecision, NotLeader
+from services.scheduler.core.errors import NoDecision, NotLeader, TooLate
 from services.scheduler.core.ledger import Clocks, StepUse
 from services.scheduler.core.server import Server
 from services.scheduler.core.step import Step, Window
@@ -44,9 +45,12 @@ class SchedulerApi(scheduler_pb2_grpc.SchedulerServicer):
         fleet = self._scheduler.fleet_of(request.job_id, request.model)
         try:
             leader = await self._scheduler.leader_of(fleet)
-            granted = await leader.desk.acquire(step)
+            async with asyncio.timeout(self._seconds_until(request.deadline_unix_ms)):
+                granted = await leader.desk.acquire(step)
         except NotLeader as error:
             await _point_to_leader(context, error)
+        except TimeoutError:
+            raise TooLate from None
         return acquire_response(fleet, granted)
 
     async def AcquireMany(
@@ -128,6 +132,10 @@ class SchedulerApi(scheduler_pb2_grpc.SchedulerServicer):
             if progress.status in TERMINAL:
                 return
             await self._scheduler.clock.sleep(WATCH_EVERY_S)
+
+    def _seconds_until(self, unix_ms: int) -> float | None:
+        """None = no deadline."""
+        return unix_ms / 1000.0 - self._scheduler.clock.time() if unix_ms else None
 
     async def _leader_of_member(self, member_id: str) -> FleetLeader:
         """The leader here that has the server; a server that left the cluster may still report."""

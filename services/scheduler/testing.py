@@ -108,6 +108,8 @@ class FakeRouter(router_pb2_grpc.BatchWorkerServicer):
     answered: asyncio.Event = field(default_factory=asyncio.Event)
     received: int = 0
     most_unanswered: int = 0
+    spoil: str = ""
+    """The first answer to this custom_id carries a damaged record."""
     trace_of: Callable[[str], str] = lambda custom_id: ""
 
     async def Index(
@@ -195,6 +197,9 @@ class FakeRouter(router_pb2_grpc.BatchWorkerServicer):
                 router_pb2.LINE_OUTCOME_ERROR if bad else router_pb2.LINE_OUTCOME_OUTPUT
             )
             result.record = record_of(custom_id, 400 if bad else 200)
+        if custom_id == self.spoil:
+            self.spoil = ""
+            result.record = result.record[:-1]
         self.executed[custom_id] += 1
         answers.put_nowait(result)
         self.answered.set()

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import grpc
+import msgspec
 
 from impala.common.v1 import common_pb2
 from impala.router.v1 import router_pb2, router_pb2_grpc
@@ -26,6 +27,10 @@ from services.scheduler.ports import (
 
 INDEX_S = 600.0
 """A file of the largest size is indexed in far less."""
+
+CONNECT_S = 5.0
+
+_record = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 _OUTCOMES = {
     router_pb2.LINE_OUTCOME_OUTPUT: Outcome.OUTPUT,
@@ -65,6 +70,7 @@ class GrpcBatchRouters:
         stub = router_pb2_grpc.BatchWorkerStub(self._channels.to(address))
         lines = _Lines(stub, ask)
         try:
+            await lines.connected()
             yield lines
         finally:
             lines.close()
@@ -78,6 +84,16 @@ class _Lines:
         self._requests: asyncio.Queue[router_pb2.ExecuteRequest] = asyncio.Queue()
         self._requests.put_nowait(router_pb2.ExecuteRequest(start=_start(ask)))
         self._call = stub.Execute(self._sent())
+
+    async def connected(self) -> None:
+        """Returns once the router is reached: a dead one must not be handed lines."""
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                await self._call.wait_for_connection()
+        except TimeoutError:
+            raise Unavailable("The router does not answer.", "NO_CONNECTION") from None
+        except grpc.aio.AioRpcError as failure:
+            raise from_rpc_error(failure) from failure
 
     def send(self, lines: Sequence[Line]) -> None:
         refs = [router_pb2.LineRef(line=x.line, offset=x.offset, length=x.length) for x in lines]
@@ -127,8 +143,8 @@ def _answer(result: router_pb2.LineResult) -> LineAnswer:
     outcome = _OUTCOMES.get(result.outcome)
     if outcome is None:
         raise Internal(f"A router answered line {result.line} without an outcome.", "NO_OUTCOME")
-    if outcome in (Outcome.OUTPUT, Outcome.ERROR) and not result.record:
-        raise DataLoss(f"A router answered line {result.line} without its record.", "NO_RECORD")
+    if outcome in (Outcome.OUTPUT, Outcome.ERROR):
+        _check_record(result)
     return LineAnswer(
         line=result.line,
         outcome=outcome,
@@ -139,6 +155,19 @@ def _answer(result: router_pb2.LineResult) -> LineAnswer:
         reason=result.reason,
         retry_after_s=result.retry_after_s,
     )
+
+
+def _check_record(result: router_pb2.LineResult) -> None:
+    """One damaged record must not make a segment, and with it the run, unreadable."""
+    try:
+        _record.decode(result.record)
+    except msgspec.MsgspecError:
+        message = f"A router answered line {result.line} with a record that is no JSON object."
+        raise DataLoss(message, "BAD_RECORD") from None
+    if b"\n" in result.record or not result.record.isascii():
+        raise DataLoss(
+            f"A router answered line {result.line} with more than a line of ASCII.", "BAD_RECORD"
+        )
 
 
 def _indexed(done: router_pb2.IndexDone) -> Indexed:

@@ -65,7 +65,7 @@ class GrantDesk:
     async def acquire(self, step: Step) -> Granted:
         """Waits for the step's grant. Cancelling gives the place up, the granted one too when its
         answer can no longer be delivered. The same step asking twice gets the same grant."""
-        grant = self.state.grants.of_step(step.step_id)
+        grant = self.state.held(step, self._clock.now())
         if grant is None:
             self._check_takes(step)
             grant = await self._wait(step)

@@ -50,6 +50,7 @@ class FleetLeader:
         self.desk = GrantDesk(fleet, leadership.epoch, deps.clock, deps.limits, deps.metrics)
         self._leadership = leadership
         self._clock = deps.clock
+        self._views = deps.views
         self._writer = GuardedWriter(deps.client, leadership, deps.clock)
         self.keeper = LedgerKeeper(fleet, self._writer, deps.clock)
         self._watcher = ServerWatcher(
@@ -74,7 +75,6 @@ class FleetLeader:
     async def run(self) -> None:
         """Until leadership is lost or the task is cancelled; then nothing of it is left running."""
         try:
-            await self._take_over()
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._until_lost())
                 group.create_task(self._watcher.run())
@@ -84,8 +84,10 @@ class FleetLeader:
         except* LeadershipLost:
             pass
 
-    async def _take_over(self) -> None:
-        """The book, without the runs that ended after it was written."""
+    async def take_over(self) -> None:
+        """Before `run`: the book of the leader before, without the runs that ended since. Raises
+        LeadershipLost."""
+        self.desk.expect(self._views.model_servers(self.fleet))
         await self.keeper.load()
         for run_id in self.keeper.booked_runs():
             record = await self._writer.read(keys.run(run_id), RunRecord)

@@ -14,6 +14,7 @@ import msgspec
 
 from libs.clock import Clock
 from libs.cluster.election import Election, Leadership
+from libs.cluster.errors import ClusterUnavailable
 from libs.records import keys
 from libs.records.batch import RunRecord
 from services.scheduler.app.executor import Progress
@@ -21,7 +22,7 @@ from services.scheduler.app.intake import Intake, IntakeSettings
 from services.scheduler.app.leader import Deps, FleetLeader
 from services.scheduler.app.views import ClusterViews
 from services.scheduler.app.writer import GuardedWriter, LeadershipLost
-from services.scheduler.core.errors import NoFleet, NoRun, NotLeader
+from services.scheduler.core.errors import NoFleet, NoRun, NotLeader, StateUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -90,18 +91,24 @@ class Scheduler:
 
     async def not_leader(self, fleet: str) -> NotLeader:
         election = Election(self._deps.client, keys.fleet_election(fleet), self.member_id)
-        holder = await election.leader()
+        try:
+            holder = await election.leader()
+        except ClusterUnavailable:
+            holder = None
         address = self._deps.views.scheduler_address(holder.candidate_id) if holder else ""
         return NotLeader(fleet, address)
 
     async def run_progress(self, run_id: str) -> Progress:
         """Live where this scheduler leads the run's fleet; of an ended run what its record says.
-        Raises NoRun, NotLeader."""
+        Raises NoRun, NotLeader, StateUnavailable."""
         for leader in self._leaders.values():
             progress = leader.runs.progress(run_id)
             if progress is not None:
                 return progress
-        entry = await self._deps.client.get(keys.run(run_id))
+        try:
+            entry = await self._deps.client.get(keys.run(run_id))
+        except ClusterUnavailable as error:
+            raise StateUnavailable from error
         if entry is None:
             raise NoRun(run_id)
         record = _run_record(entry.value)
@@ -142,6 +149,10 @@ class Scheduler:
 
     async def _lead_fleet(self, fleet: str, leadership: Leadership) -> None:
         leader = FleetLeader(fleet, leadership, self._deps)
+        try:
+            await leader.take_over()
+        except LeadershipLost:
+            return
         self._leaders[fleet] = leader
         try:
             await leader.run()

@@ -4,12 +4,19 @@ ImpalaError
 ├── NotFound            NoFleet, NoDecision, NoRun
 ├── FailedPrecondition  NotLeader
 ├── ResourceExhausted   QueueFull
-└── Unavailable         NoServers
+├── DeadlineExceeded    TooLate
+└── Unavailable         NoServers, StateUnavailable
 """
 
 from __future__ import annotations
 
-from libs.errors import FailedPrecondition, NotFound, ResourceExhausted, Unavailable
+from libs.errors import (
+    DeadlineExceeded,
+    FailedPrecondition,
+    NotFound,
+    ResourceExhausted,
+    Unavailable,
+)
 
 
 class NoFleet(NotFound):
@@ -53,3 +60,15 @@ class NoServers(Unavailable):
         super().__init__(
             f"The fleet {fleet} has no live server.", "NO_SERVERS", retry_after_s=retry_after_s
         )
+
+
+class StateUnavailable(Unavailable):
+    def __init__(self) -> None:
+        super().__init__(
+            "The cluster's state cannot be reached now.", "CLUSTER_UNAVAILABLE", retry_after_s=1.0
+        )
+
+
+class TooLate(DeadlineExceeded):
+    def __init__(self) -> None:
+        super().__init__("The step was not granted before its deadline.", "STEP_DEADLINE")

@@ -6,7 +6,6 @@ one that grants. `now` is monotonic seconds and never goes back.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -47,7 +46,7 @@ class FleetState:
         self.grants = GrantTable(epoch, self.limits.start_within_s)
         self.prefixes = PrefixIndex(self.limits.prefix_blocks)
         self.history = DecisionHistory(self.limits.decisions)
-        self._finished_since: Counter[str] = Counter()
+        self._unknown: dict[str, int] = {}
 
     # Servers
 
@@ -58,13 +57,14 @@ class FleetState:
         if before is not None and before.incarnation != server.incarnation:
             void = self.server_gone(server.member_id)
         self.servers[server.member_id] = server
-        self._finished_since[server.member_id] = 0
+        places = self.grants.places(server.member_id)
+        self._unknown[server.member_id] = places.unknown(server.occupied)
         return void
 
     def server_gone(self, member_id: str) -> list[Grant]:
         """Its grants are void; their steps fail at their routers, which ask again."""
         self.servers.pop(member_id, None)
-        self._finished_since.pop(member_id, None)
+        self._unknown.pop(member_id, None)
         return self.grants.remove_member(member_id)
 
     @property
@@ -77,20 +77,28 @@ class FleetState:
         return sum(capacity(s, admission) for s in self.servers.values() if s.serving)
 
     def load(self, member_id: str) -> int:
-        """Sequences a server has or was granted. Its own count is as old as its description, so
-        what was reported finished since is taken off."""
-        server = self.servers[member_id]
-        occupied = max(0, server.occupied - self._finished_since[member_id])
-        return self.grants.places(member_id).load(occupied)
+        """Sequences a server was granted and, as of its last description, has beside them."""
+        occupied = self.servers[member_id].occupied
+        return self.grants.places(member_id).load(occupied) + self._unknown[member_id]
 
     # Steps
 
-    def ask(self, step: Step) -> Grant | None:
-        """The grant that the step holds already, or None: it waits now (perhaps it did before)."""
-        held = self.grants.of_step(step.step_id)
-        if held is None and step.step_id not in self.waiting:
+    def held(self, step: Step, now: float) -> Grant | None:
+        """The grant that the step has already. One that is of no use to it, because its time to
+        start is over or its server has refused it, is taken back."""
+        grant = self.grants.of_step(step.step_id)
+        if grant is None:
+            return None
+        if grant.expires_at <= now or grant.member_id == step.exclude_member:
+            self.grants.remove(grant.grant_id)
+            return None
+        return grant
+
+    def ask(self, step: Step) -> None:
+        """The step waits for a grant; it must hold none (`held`). Asking twice is asking once."""
+        assert self.grants.of_step(step.step_id) is None
+        if step.step_id not in self.waiting:
             self.waiting.push(step)
-        return held
 
     def queue_full(self) -> bool:
         return len(self.waiting) >= self.limits.admission.max_queue
@@ -123,8 +131,8 @@ class FleetState:
         if server is not None:
             self.prefixes.add(hashes, server.incarnation)
         grant = self.grants.remove(grant_id) if grant_id else None
-        if server is not None:
-            self._finished_since[member_id] += grant.step.choices if grant is not None else 1
+        if server is not None and grant is None:
+            self._unknown[member_id] = max(0, self._unknown[member_id] - 1)
         return grant
 
     def tick(self, now: float) -> list[Grant]:

@@ -48,7 +48,12 @@ class Places:
 
     def load(self, occupied: int) -> int:
         """Sequences to count on, given how many the server says it has."""
-        return max(occupied, self.fresh_sequences + min(self.overdue_sequences, occupied))
+        return self.fresh_sequences + min(self.overdue_sequences, occupied)
+
+    def unknown(self, occupied: int) -> int:
+        """Sequences on the server that were not granted here: self-placed ones, and those of the
+        leader before."""
+        return max(0, occupied - self.fresh_sequences - self.overdue_sequences)
 
 
 class GrantTable:

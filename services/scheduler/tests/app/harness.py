@@ -147,7 +147,7 @@ class World:
 
     async def custom_ids(self, file_id: str | None) -> list[str]:
         """Of the lines of an output or error file, in its order."""
-        return [line["custom_id"] for line in await self.lines(file_id)]
+        return [str(line["custom_id"]) for line in await self.lines(file_id)]
 
     async def lines(self, file_id: str | None) -> list[dict[str, object]]:
         if file_id is None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from typing import cast
 
 import grpc
 import msgspec
@@ -50,10 +51,12 @@ TWO_PLACES = FleetLimits(
 async def fleet(
     client: EtcdClient, objects: ObjectStore, limits: FleetLimits | None = None
 ) -> AsyncIterator[tuple[World, Running]]:
-    async with world(client, objects) as w:
-        async with scheduler_member(client, objects, limits=limits) as running:
-            await leads(running)
-            yield w, running
+    async with (
+        world(client, objects) as w,
+        scheduler_member(client, objects, limits=limits) as running,
+    ):
+        await leads(running)
+        yield w, running
 
 
 def ask(step_id: str, **fields: object) -> scheduler_pb2.AcquireRequest:
@@ -78,8 +81,12 @@ async def fails(call: object) -> grpc.aio.AioRpcError:
     return caught.value
 
 
+def trailers(error: grpc.aio.AioRpcError) -> dict[str, str]:
+    return dict(cast("Iterable[tuple[str, str]]", error.trailing_metadata()))
+
+
 def reason(error: grpc.aio.AioRpcError) -> str:
-    return str(dict(error.trailing_metadata() or ()).get("impala-reason"))  # type: ignore[arg-type]
+    return trailers(error)["impala-reason"]
 
 
 async def queued(running: Running, count: int) -> None:
@@ -157,8 +164,12 @@ async def test_cancelling_or_a_deadline_gives_the_place_up(
         await queued(running, 1)
         call.cancel()
         await queued(running, 0)
-        error = await fails(running.stub.Acquire(ask("late"), timeout=0.2))
-        assert error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+        for late in (
+            running.stub.Acquire(ask("late"), timeout=0.2),
+            running.stub.Acquire(ask("later", deadline_unix_ms=1), timeout=10),
+        ):
+            error = await fails(late)
+            assert error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
         await queued(running, 0)
 
 
@@ -190,7 +201,7 @@ async def test_a_full_queue_refuses_with_a_time_to_wait(
         error = await fails(acquire(running, "one too many"))
         assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert reason(error) == "QUEUE_FULL"
-        assert dict(error.trailing_metadata() or ())["retry-after-ms"] == "1000"  # type: ignore[arg-type,index]
+        assert trailers(error)["retry-after-ms"] == "1000"
         for task in waiting:
             task.cancel()
         await queued(running, 0)
@@ -221,13 +232,14 @@ async def test_waiting_steps_are_told_when_the_last_server_is_gone(
 
 
 async def test_a_standby_points_to_the_leader(client: EtcdClient, objects: ObjectStore) -> None:
-    async with fleet(client, objects) as (_, leader):
-        async with scheduler_member(client, objects, "standby") as standby:
-            error = await fails(acquire(standby, "s1"))
-            assert error.code() == grpc.StatusCode.FAILED_PRECONDITION
-            assert reason(error) == "NOT_LEADER"
-            trailers = dict(error.trailing_metadata() or ())  # type: ignore[arg-type]
-            assert trailers["impala-leader"] == leader.address
+    async with (
+        fleet(client, objects) as (_, leader),
+        scheduler_member(client, objects, "standby") as standby,
+    ):
+        error = await fails(acquire(standby, "s1"))
+        assert error.code() == grpc.StatusCode.FAILED_PRECONDITION
+        assert reason(error) == "NOT_LEADER"
+        assert trailers(error)["impala-leader"] == leader.address
 
 
 async def test_a_report_is_booked_once_and_acknowledged_only_when_written(
@@ -342,7 +354,7 @@ async def test_wrong_requests_name_the_field(client: EtcdClient, objects: Object
         for call, field in wrong:
             error = await fails(call)
             assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
-            assert dict(error.trailing_metadata() or ())["impala-field"] == field  # type: ignore[arg-type,index]
+            assert trailers(error)["impala-field"] == field
         error = await fails(send(running, report(2), report(1)))
         assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
         run = scheduler_pb2.GetRunRequest(run_id="run-none")

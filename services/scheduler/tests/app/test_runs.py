@@ -4,12 +4,17 @@ import asyncio
 import time
 from dataclasses import replace
 
+import msgspec
+
 from impala.router.v1 import router_pb2
 from impala.scheduler.v1 import scheduler_pb2
 from libs.cluster.client import EtcdClient
+from libs.cluster.membership import Membership
 from libs.objects import ObjectStore
 from libs.records import keys
 from libs.records.batch import FileRecord
+from libs.records.members import RouterInfo
+from libs.testing.rpc import free_port
 from libs.units.durations import DurationSketch
 from services.scheduler.testing import (
     ACCOUNT,
@@ -21,6 +26,7 @@ from services.scheduler.testing import (
 )
 from services.scheduler.tests.app.harness import (
     FAST,
+    Running,
     eventually,
     leads,
     read,
@@ -179,6 +185,47 @@ async def test_lines_of_a_broken_stream_are_handed_out_again(
         assert batch.status == "completed"
         assert sorted(await w.custom_ids(batch.output_file_id)) == sorted(wanted)
         assert w.router.break_after is None
+
+
+async def test_a_damaged_record_is_not_taken_and_its_line_is_run_again(
+    client: EtcdClient, objects: ObjectStore
+) -> None:
+    async with world(client, objects) as w, scheduler_member(client, objects):
+        w.router.spoil = "ok-3"
+        batch = await w.ended(await w.submitter.submit(lines_of([f"ok-{n}" for n in range(6)])))
+        assert batch.status == "completed"
+        assert len(await w.custom_ids(batch.output_file_id)) == 6
+        assert w.router.executed["ok-3"] == 2
+
+
+async def test_a_router_that_is_registered_but_dead_gets_no_lines(
+    client: EtcdClient, objects: ObjectStore
+) -> None:
+    async with world(client, objects) as w, scheduler_member(client, objects):
+        dead = RouterInfo(address=f"127.0.0.1:{free_port()}", http_url="", incarnation="x")
+        async with Membership(client, "router", "dead", msgspec.to_builtins(dead), incarnation="x"):
+            batch = await w.ended(await w.submitter.submit(lines_of(["ok-1", "ok-2"])))
+        assert sorted(await w.custom_ids(batch.output_file_id)) == ["ok-1", "ok-2"]
+        assert set(w.router.executed.values()) == {1}
+
+
+async def test_lines_wait_while_no_server_serves_and_use_up_no_attempts(
+    client: EtcdClient, objects: ObjectStore
+) -> None:
+    async with world(client, objects) as w, scheduler_member(client, objects) as running:
+        w.server.phase = "loading"
+        await eventually(lambda: not _serves(running))
+        submitted = await w.submitter.submit(lines_of(["ok-1"]))
+        await w.run_begun(submitted)
+        await eventually(lambda: bool(w.router.epochs))
+        assert w.router.received == 0
+        w.server.phase = "serving"
+        assert (await w.ended(submitted)).status == "completed"
+
+
+def _serves(running: Running) -> bool:
+    leaders = running.scheduler.leaders()
+    return not leaders or not leaders[0].desk.state.servers or leaders[0].desk.state.serving
 
 
 async def test_a_line_that_is_always_to_be_retried_ends_as_an_error(
