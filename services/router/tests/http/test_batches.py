@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import openai
 import pytest
@@ -228,12 +230,33 @@ async def test_an_idempotency_key_makes_one_batch(stage: Stage) -> None:
 
 
 async def test_99_batches_are_paged_exactly_once_each(stage: Stage) -> None:
+    client, http = stage.openai(), stage.http()
+    first = await record_of(stage, (await create(client)).id)
+    # The same second for all: ids alone give the order.
+    ids = [first.id, *(f"batch_{'0' * 11}1{number:016x}" for number in range(98))]
+    async with asyncio.TaskGroup() as group:
+        for batch_id in ids[1:]:
+            group.create_task(put(stage, msgspec.structs.replace(first, id=batch_id)))
+    newest_first = sorted(ids, reverse=True)
+    assert [each.id async for each in client.batches.list(limit=100)] == newest_first
+    assert [each.id async for each in client.batches.list(limit=10)] == newest_first
+    found: list[str] = []
+    more = True
+    while more:
+        after = {"after": found[-1]} if found else {}
+        page = (await http.get("/v1/batches", params={"limit": "1"} | after)).json()
+        assert len(page["data"]) == 1
+        assert page["last_id"] == page["first_id"] == page["data"][0]["id"]
+        found.append(page["last_id"])
+        more = page["has_more"]
+    assert found == newest_first
+
+
+async def test_a_pages_size_has_a_default_and_bounds(stage: Stage) -> None:
     client = stage.openai()
     file_id = await upload(client)
-    ids = [(await create(client, input_file_id=file_id)).id for _ in range(99)]
-    newest_first = sorted(ids, reverse=True)
-    for limit in (1, 10, 100):
-        assert [each.id async for each in client.batches.list(limit=limit)] == newest_first
+    for _ in range(21):
+        await create(client, input_file_id=file_id)
     default = await client.batches.list()
     assert len(default.data) == 20
     assert default.has_more

@@ -137,11 +137,11 @@ async def test_an_upload_that_is_cut_off_leaves_nothing(stage: Stage) -> None:
 
 async def test_paging_gives_every_file_once_newest_first(stage: Stage) -> None:
     client = stage.openai()
-    ids = [(await client.files.create(file=b"x", purpose="user_data")).id for _ in range(25)]
+    ids = [(await client.files.create(file=b"x", purpose="user_data")).id for _ in range(12)]
     newest_first = sorted(ids, reverse=True)
-    for limit in (1, 10, 100):
+    for limit in (1, 5, 100):
         assert [each.id async for each in client.files.list(limit=limit)] == newest_first
-    assert [each.id async for each in client.files.list(limit=7, order="asc")] == sorted(ids)
+    assert [each.id async for each in client.files.list(limit=5, order="asc")] == sorted(ids)
     page = await client.files.list(limit=0)
     assert (page.data, page.has_more) == ([], False)
     assert [each.id async for each in client.files.list(purpose="batch")] == []

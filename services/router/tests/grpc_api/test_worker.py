@@ -1,0 +1,341 @@
+"""BatchWorker as the scheduler's leader uses it: Index and Execute over a real stream."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import grpc
+import pytest
+
+from impala.common.v1 import common_pb2
+from impala.router.v1 import router_pb2, router_pb2_grpc
+from libs.errors import InvalidArgument, Unavailable
+from libs.records.index import IndexEntry, unpack_entries
+from libs.rpc import connect
+from services.router.testing import Gate
+from services.router.tests.conftest import FLEET, MODEL, Stage
+
+INPUT, INDEX = "files/local/file-1", "runs/run-1/index"
+
+
+def request_line(custom_id: str, content: str = "Hi", **body: Any) -> bytes:
+    record = {
+        "custom_id": custom_id,
+        "method": "POST",
+        "url": "/v1/chat/completions",
+        "body": {"model": MODEL, "messages": [{"role": "user", "content": content}], **body},
+    }
+    return json.dumps(record).encode() + b"\n"
+
+
+@pytest.fixture
+async def worker(stage: Stage) -> AsyncIterator[router_pb2_grpc.BatchWorkerStub]:
+    await stage.add_job()
+    await stage.router_sees_jobs(1)
+    async with connect(stage.router.address) as channel:
+        yield router_pb2_grpc.BatchWorkerStub(channel)
+
+
+async def index(
+    stage: Stage, worker: router_pb2_grpc.BatchWorkerStub, content: bytes, **changes: Any
+) -> router_pb2.IndexDone:
+    await stage.objects.put(INPUT, content)
+    asked = {
+        "run_id": "run-1",
+        "epoch": 3,
+        "account": "local",
+        "input_object": INPUT,
+        "endpoint": "/v1/chat/completions",
+        "index_object": INDEX,
+    }
+    messages = [each async for each in worker.Index(router_pb2.IndexRequest(**(asked | changes)))]
+    assert [each.HasField("done") for each in messages] == [False] * (len(messages) - 1) + [True]
+    return messages[-1].done
+
+
+async def entries(stage: Stage) -> list[IndexEntry]:
+    return list(unpack_entries(await stage.objects.get(INDEX)))
+
+
+class Leader:
+    """One Execute stream."""
+
+    def __init__(self, worker: router_pb2_grpc.BatchWorkerStub, **changes: Any) -> None:
+        self._requests: asyncio.Queue[router_pb2.ExecuteRequest | None] = asyncio.Queue()
+        asked = {
+            "run_id": "run-1",
+            "batch_id": "batch_1",
+            "epoch": 3,
+            "fleet": FLEET,
+            "account": "local",
+            "job_id": "job-0000aaaa",
+            "model": MODEL,
+            "endpoint": "/v1/chat/completions",
+            "input_object": INPUT,
+            "window": common_pb2.WINDOW_BATCH,
+        }
+        start = router_pb2.ExecuteStart(**(asked | changes))
+        self._requests.put_nowait(router_pb2.ExecuteRequest(start=start))
+        self.call = worker.Execute(self._sent())
+
+    async def _sent(self) -> AsyncIterator[router_pb2.ExecuteRequest]:
+        while (request := await self._requests.get()) is not None:
+            yield request
+
+    def hand_out(self, lines: Sequence[IndexEntry]) -> None:
+        refs = [
+            router_pb2.LineRef(line=each.line, offset=each.offset, length=each.length)
+            for each in lines
+        ]
+        self._requests.put_nowait(router_pb2.ExecuteRequest(lines=refs))
+
+    def cancel(self, lines: Sequence[int]) -> None:
+        self._requests.put_nowait(router_pb2.ExecuteRequest(cancel_lines=lines))
+
+    def half_close(self) -> None:
+        self._requests.put_nowait(None)
+
+    async def results(self) -> dict[int, router_pb2.LineResult]:
+        """All until the stream ends; each line once."""
+        found: dict[int, router_pb2.LineResult] = {}
+        async for response in self.call:
+            for result in response.results:
+                assert result.line not in found
+                found[result.line] = result
+        return found
+
+
+async def test_an_index_has_an_entry_a_line_and_resolves_the_job(
+    stage: Stage, worker: router_pb2_grpc.BatchWorkerStub
+) -> None:
+    lines = [request_line("a"), b"\n", request_line("b", "Other"), request_line("c")]
+    content = b"\xef\xbb\xbf" + b"".join(lines)
+    done = await index(stage, worker, content)
+    assert (done.lines, done.job_id, done.model) == (3, "job-0000aaaa", MODEL)
+    assert done.input_bytes == len(content)
+    assert not done.errors
+    found = await entries(stage)
+    assert [each.line for each in found] == [1, 3, 4]
+    for entry, line in zip(found, [lines[0], lines[2], lines[3]], strict=True):
+        assert content[entry.offset : entry.offset + entry.length] == line.rstrip(b"\n")
+    assert found[0].prefix_key == found[2].prefix_key != found[1].prefix_key
+    assert len({each.custom_id_hash for each in found}) == 3
+    again = await index(stage, worker, content)
+    assert again == done
+    assert await entries(stage) == found
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "line"),
+    [
+        ([request_line("a"), request_line("b"), request_line("a")], "duplicate_custom_id", 3),
+        ([request_line("a", model="nope")], "model_not_found", 1),
+        ([request_line("a", stream=True)], "invalid_request", 1),
+        ([b"\n", b"\n", request_line("a"), b"{\n"], "invalid_json_line", 4),
+        ([], "empty_file", 0),
+    ],
+)
+async def test_a_file_that_is_wrong_fails_with_lines_and_leaves_no_index(
+    stage: Stage,
+    worker: router_pb2_grpc.BatchWorkerStub,
+    lines: list[bytes],
+    code: str,
+    line: int,
+) -> None:
+    done = await index(stage, worker, b"".join(lines))
+    assert [(error.code, error.line) for error in done.errors] == [(code, line)]
+    assert not await stage.objects.exists(INDEX)
+
+
+async def test_the_job_must_be_clear(stage: Stage, worker: router_pb2_grpc.BatchWorkerStub) -> None:
+    done = await index(stage, worker, request_line("a"), job_id="job-ffffffff")
+    assert [error.code for error in done.errors] == ["job_not_found"]
+    done = await index(stage, worker, request_line("a"), account="stranger")
+    assert [(error.code, error.param) for error in done.errors] == [("model_not_found", "job_id")]
+    await stage.add_job(job_id="job-0000bbbb")
+    await stage.router_sees_jobs(2)
+    done = await index(stage, worker, request_line("a"))
+    assert [error.code for error in done.errors] == ["job_required"]
+    done = await index(stage, worker, request_line("a"), job_id="job-0000bbbb")
+    assert not done.errors
+
+
+async def test_an_input_that_is_not_there_is_not_found(
+    worker: router_pb2_grpc.BatchWorkerStub,
+) -> None:
+    request = router_pb2.IndexRequest(run_id="r", input_object="files/local/none")
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await anext(aiter(worker.Index(request)))
+    assert caught.value.code() == grpc.StatusCode.NOT_FOUND
+
+
+async def test_lines_end_as_output_or_as_their_own_error(
+    stage: Stage, worker: router_pb2_grpc.BatchWorkerStub
+) -> None:
+    metadata = {"x-impala-trace-id": "t-9"}
+    content = (
+        request_line("ok", metadata=metadata)
+        + request_line("bad", temperature=99)
+        + request_line("long", "x" * 5000)
+    )
+    await index(stage, worker, content)
+    leader = Leader(worker)
+    leader.hand_out(await entries(stage))
+    leader.half_close()
+    results = await leader.results()
+    assert sorted(results) == [1, 2, 3]
+
+    ok = json.loads(results[1].record)
+    assert results[1].outcome == router_pb2.LINE_OUTCOME_OUTPUT
+    assert (ok["custom_id"], ok["error"], ok["response"]["status_code"]) == ("ok", None, 200)
+    assert ok["response"]["body"]["choices"][0]["message"]["content"] == "Hello there, agent."
+    assert ok["id"].startswith("batch_req_")
+    assert results[1].usage.completion_tokens == 20
+    assert results[1].trace_id == "t-9"
+    assert results[1].total_s > 0
+
+    bad = json.loads(results[2].record)
+    assert results[2].outcome == router_pb2.LINE_OUTCOME_ERROR
+    assert (bad["error"], bad["response"]["status_code"]) == (None, 400)
+    assert bad["response"]["body"]["error"]["param"] == "temperature"
+    long = json.loads(results[3].record)
+    assert long["response"]["body"]["error"]["code"] == "context_length_exceeded"
+    assert all(b"\n" not in each.record for each in results.values())
+
+    acquired, request = stage.scheduler.acquired[0], stage.server.requests[0]
+    assert len(stage.server.requests) == 1
+    assert (acquired.run_id, acquired.window, acquired.trace_id) == ("run-1", 4, "t-9")
+    assert (request.owner.run_id, request.owner.line) == ("run-1", 1)
+    assert request.emission == 3
+
+
+async def test_a_record_is_ascii_and_echoes_its_custom_id(
+    stage: Stage, worker: router_pb2_grpc.BatchWorkerStub
+) -> None:
+    stage.server.reply = stage.saying("a\u2028b\u0085c")
+    ids = ["../../etc/passwd", "\u2028\u0085", "é\U0001f600", " "]
+    await index(stage, worker, b"".join(request_line(each) for each in ids))
+    leader = Leader(worker)
+    leader.hand_out(await entries(stage))
+    leader.half_close()
+    results = await leader.results()
+    for line, custom_id in enumerate(ids, 1):
+        record = results[line].record
+        assert record.isascii()
+        assert len(record.decode().splitlines()) == 1
+        assert json.loads(record)["custom_id"] == custom_id
+        assert results[line].custom_id == custom_id.encode()
+
+
+async def test_what_is_not_the_lines_fault_is_handed_back(
+    stage: Stage, worker: router_pb2_grpc.BatchWorkerStub
+) -> None:
+    await index(stage, worker, request_line("a") + request_line("b"))
+    stage.server.fail_after = (2, Unavailable("Gone.", "ENGINE_LOST", None, 2.5))
+    leader = Leader(worker)
+    leader.hand_out(await entries(stage))
+    leader.half_close()
+    results = await leader.results()
+    assert {each.outcome for each in results.values()} == {router_pb2.LINE_OUTCOME_RETRY}
+    assert not results[1].record
+    assert results[1].reason
+
+
+async def test_an_engines_refusal_of_a_line_is_its_error(
+    stage: Stage, worker: router_pb2_grpc.BatchWorkerStub
+) -> None:
+    await index(stage, worker, request_line("a"))
+    stage.server.failures = [InvalidArgument("No.", "BAD", "sampling.seed")]
+    leader = Leader(worker)
+    leader.hand_out(await entries(stage))
+    leader.half_close()
+    results = await leader.results()
+    assert results[1].outcome == router_pb2.LINE_OUTCOME_ERROR
+
+
+async def test_a_line_without_a_scheduler_is_not_placed_here_but_handed_back(
+    stage: Stage, worker: router_pb2_grpc.BatchWorkerStub
+) -> None:
+    await index(stage, worker, request_line("a"))
+    await stage.leaderships[0].resign()
+    leader = Leader(worker)
+    leader.hand_out(await entries(stage))
+    leader.half_close()
+    results = await leader.results()
+    assert results[1].outcome == router_pb2.LINE_OUTCOME_RETRY
+    assert stage.server.requests == []
+
+
+async def test_cancelled_lines_are_answered_as_such_and_the_others_go_on(
+    stage: Stage, worker: router_pb2_grpc.BatchWorkerStub
+) -> None:
+    await index(stage, worker, b"".join(request_line(f"id-{n}") for n in range(4)))
+    stage.server.gate = Gate(open_after=1)
+    leader = Leader(worker)
+    leader.hand_out(await entries(stage))
+    await stage.server.wait_until(lambda server: len(server.running) == 4)
+    leader.cancel([2, 3, 77])
+    await stage.server.wait_until(lambda server: len(server.running) == 2)
+    stage.server.gate.open()
+    leader.half_close()
+    results = await leader.results()
+    output, cancelled = router_pb2.LINE_OUTCOME_OUTPUT, router_pb2.LINE_OUTCOME_CANCELLED
+    assert {line: each.outcome for line, each in results.items()} == {
+        1: output,
+        2: cancelled,
+        3: cancelled,
+        4: output,
+    }
+    assert results[2].custom_id == b"id-1"
+
+
+async def test_a_broken_stream_cancels_what_it_had(
+    stage: Stage, worker: router_pb2_grpc.BatchWorkerStub
+) -> None:
+    await index(stage, worker, b"".join(request_line(f"id-{n}") for n in range(3)))
+    stage.server.gate = Gate(open_after=1)
+    leader = Leader(worker)
+    leader.hand_out(await entries(stage))
+    await stage.server.wait_until(lambda server: len(server.running) == 3)
+    leader.call.cancel()
+    await stage.server.wait_until(lambda server: not server.running)
+    assert len(stage.server.cancelled) == 3
+
+
+async def test_an_older_leader_is_refused(
+    stage: Stage, worker: router_pb2_grpc.BatchWorkerStub
+) -> None:
+    newer = Leader(worker, epoch=9)
+    newer.half_close()
+    await newer.results()
+    older = Leader(worker, epoch=8)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await older.results()
+    assert caught.value.code() == grpc.StatusCode.ABORTED
+    assert ("impala-reason", "EPOCH_STALE") in tuple(caught.value.trailing_metadata() or ())
+
+
+async def test_two_batches_with_equal_custom_ids_keep_their_answers_apart(
+    stage: Stage, worker: router_pb2_grpc.BatchWorkerStub
+) -> None:
+    stage.server.reply = lambda request, choice: [*request.prompt[-40:], stage.server.end_token]
+    leaders = []
+    for number in (1, 2):
+        content = b"".join(request_line(f"id-{n}", f"batch {number} line {n}") for n in range(5))
+        await index(stage, worker, content, index_object=f"runs/run-{number}/index")
+        await stage.objects.put(f"files/local/in-{number}", content)
+        leader = Leader(worker, run_id=f"run-{number}", input_object=f"files/local/in-{number}")
+        data = await stage.objects.get(f"runs/run-{number}/index")
+        leader.hand_out(list(unpack_entries(data)))
+        leader.half_close()
+        leaders.append(leader)
+    for number, leader in enumerate(leaders, 1):
+        for line, result in (await leader.results()).items():
+            record = json.loads(result.record)
+            assert record["custom_id"] == f"id-{line - 1}"
+            text = record["response"]["body"]["choices"][0]["message"]["content"]
+            assert f"batch {number} line {line - 1}" in text
+    assert len({request.step_id for request in stage.server.requests}) == 10
