@@ -23,24 +23,33 @@ class PrefixIndex:
         return len(self._holders)
 
     def add(self, hashes: Iterable[bytes], incarnation: str) -> None:
+        known = self._holders
         for block in hashes:
-            before = self._holders.pop(block, ())
-            if not before or before[0] != incarnation:
+            before = known.get(block)
+            if before is None:
+                known[block] = (incarnation,)
+                continue
+            known.move_to_end(block)
+            if before[0] != incarnation:
                 others = tuple(holder for holder in before if holder != incarnation)
-                before = (incarnation, *others)[:_HOLDERS]
-            self._holders[block] = before
-        while len(self._holders) > self._capacity:
-            self._holders.popitem(last=False)
+                known[block] = (incarnation, *others)[:_HOLDERS]
+        while len(known) > self._capacity:
+            known.popitem(last=False)
 
     def matches(self, hashes: Sequence[bytes]) -> dict[str, int]:
         """For each incarnation that has a prefix of the chain: its blocks from the start."""
         found: dict[str, int] = {}
-        alive: set[str] | None = None
-        for count, block in enumerate(hashes, start=1):
+        alive: tuple[str, ...] = self._holders.get(hashes[0], ()) if hashes else ()
+        last = alive
+        blocks = 0
+        for block in hashes:
             holders = self._holders.get(block, ())
-            alive = set(holders) if alive is None else alive.intersection(holders)
+            if holders != last:  # Neighbours mostly have the same.
+                left = [holder for holder in alive if holder not in holders]
+                found |= dict.fromkeys(left, blocks)
+                alive = tuple(holder for holder in alive if holder in holders)
+                last = holders
             if not alive:
                 break
-            for incarnation in alive:
-                found[incarnation] = count
-        return found
+            blocks += 1
+        return found | dict.fromkeys(alive, blocks)
