@@ -21,7 +21,7 @@ import orjson
 from libs.cluster.client import EtcdClient
 from libs.cluster.entry import Entry
 from libs.cluster.errors import ClusterUnavailable, LeaseLost, OutcomeUnknown
-from libs.cluster.keys import election_prefix
+from libs.cluster.keys import election_leader, election_prefix
 from libs.cluster.lease import Lease
 from libs.cluster.ops import Compare, Get, Put
 from libs.cluster.watch import DeleteEvent, PutEvent, Snapshot, WatchItem
@@ -106,7 +106,7 @@ class Election:
         self, client: EtcdClient, name: str, candidate_id: str, *, ttl_s: int = 10
     ) -> None:
         self.prefix = election_prefix(name)
-        self.key = self.prefix + "leader"
+        self.key = election_leader(name)
         self.candidate_id = candidate_id
         self._client = client
         self._ttl_s = ttl_s

@@ -1,4 +1,6 @@
-"""Where this library's own keys lie in etcd. README.md says who writes what.
+"""Where this library's own keys lie in etcd: members, elections, accounts, API keys.
+
+All else that services keep is named in libs/records/keys.py. docs/state.md says who writes what.
 
 Names must not hold a slash, so that no name can reach into another's subtree.
 """
@@ -23,5 +25,13 @@ def members_prefix(service: str) -> str:
     return f"{MEMBERS}{checked(service)}/"
 
 
+def member(service: str, member_id: str) -> str:
+    return f"{members_prefix(service)}{checked(member_id)}"
+
+
 def election_prefix(name: str) -> str:
     return f"{ELECTIONS}{checked(name)}/"
+
+
+def election_leader(name: str) -> str:
+    return f"{election_prefix(name)}leader"

@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from libs.cluster import keys
 from libs.cluster.client import EtcdClient
 from libs.cluster.entry import Entry
 from libs.cluster.errors import ClusterUnavailable, LeaseLost, OutcomeUnknown, RecordUnreadable
-from libs.cluster.keys import checked, members_prefix
 from libs.cluster.lease import Lease
 from libs.cluster.member import decode_member, encode_member
 from libs.cluster.ops import Compare, Delete, Get, Put
@@ -49,7 +49,7 @@ class Membership:
         ttl_s: int = 10,
         on_rejoin: Callable[[int], None] | None = None,
     ) -> None:
-        self.key = members_prefix(service) + checked(member_id)
+        self.key = keys.member(service, member_id)
         self.incarnation = incarnation
         self.superseded = asyncio.Event()
         self.epoch = 0

@@ -7,7 +7,7 @@ WEIGHT_DIGEST_BYTES = 32
 
 
 def weights_root(config_digest: bytes, tensor_digests: Mapping[str, bytes]) -> bytes:
-    """BLAKE2b-256 over the config's digest, then name, a zero byte and digest of each tensor, sorted
+    """BLAKE2b-256 over the config digest, then name, zero byte and digest of each tensor, sorted
     by name (by code point).
 
     ValueError unless every digest is 32 bytes and no name is empty or holds a zero byte: that is

@@ -31,7 +31,7 @@ def run_id(now_ms: int, random: bytes) -> str:
 
 
 def job_id(random: bytes) -> str:
-    """`job-xxxxxxxx`: short enough to be read out; creation must be a compare-and-set on absence."""
+    """`job-xxxxxxxx`: short enough to be read out; creation must be a compare-and-set."""
     return f"job-{random[: _JOB_HEX // 2].hex()}"
 
 

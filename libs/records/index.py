@@ -31,8 +31,6 @@ def pack_entries(entries: Iterable[IndexEntry]) -> bytes:
 def unpack_entries(data: bytes) -> Iterator[IndexEntry]:
     """Raises ValueError when `data` is not whole entries."""
     if len(data) % ENTRY_BYTES:
-        raise ValueError(
-            f"index of {len(data)} bytes is not a multiple of {ENTRY_BYTES}"
-        )
+        raise ValueError(f"index of {len(data)} bytes is not a multiple of {ENTRY_BYTES}")
     for fields in _ENTRY.iter_unpack(data):
         yield IndexEntry(*fields)

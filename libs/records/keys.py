@@ -1,14 +1,24 @@
-"""Every etcd key and object key of the cluster, in one place (see docs/state.md)."""
+"""Every etcd key and object key of what services share, in one place (docs/state.md lists them).
 
-MEMBERS = "/impala/members/"
-JOBS = "/impala/jobs/"
-FILES = "/impala/files/"
-BATCHES = "/impala/batches/"
-RUNS = "/impala/runs/"
-CANCELS = "/impala/cancels/"
-VERSIONS = "/impala/versions/"
-BOOKS = "/impala/books/"
-ELECTIONS = "/impala/elections/"
+Members, elections, accounts and API keys are libs.cluster's own: libs/cluster/keys.py.
+"""
+
+from urllib.parse import quote
+
+from libs.cluster.keys import ELECTIONS as ELECTIONS
+from libs.cluster.keys import ROOT
+
+JOBS = ROOT + "jobs/"
+FILES = ROOT + "files/"
+FILE_REFS = ROOT + "refs/file/"
+BATCHES = ROOT + "batches/"
+CANCELS = ROOT + "cancels/"
+RUNS = ROOT + "runs/"
+BOOKS = ROOT + "books/"
+IDEMPOTENCY = ROOT + "idempotency/"
+VERSIONS = ROOT + "versions/"
+VERSION_DIGESTS = ROOT + "version-digests/"
+VERSION_TENSORS = ROOT + "version-tensors/"
 
 ELECTION_INTAKE = "intake"
 
@@ -31,11 +41,11 @@ def file(account: str, file_id: str) -> str:
 
 
 def refs_of_file(file_id: str) -> str:
-    return f"/impala/refs/file/{file_id}/"
+    return f"{FILE_REFS}{file_id}/"
 
 
 def file_ref(file_id: str, batch_id: str) -> str:
-    return f"/impala/refs/file/{file_id}/{batch_id}"
+    return f"{FILE_REFS}{file_id}/{batch_id}"
 
 
 def batches_of(account: str) -> str:
@@ -59,7 +69,30 @@ def fleet_book(fleet: str) -> str:
 
 
 def idempotency(account: str, key: str) -> str:
-    return f"/impala/idempotency/{account}/{key}"
+    return f"{IDEMPOTENCY}{account}/{key}"
+
+
+def versions_of(model: str) -> str:
+    """A model's name may hold slashes, so it is percent-encoded into one segment."""
+    return f"{VERSIONS}{quote(model, safe='')}/"
+
+
+def version(model: str, seq: int) -> str:
+    """Zero-padded, so that keys sort as seqs do."""
+    return f"{versions_of(model)}{seq:020d}"
+
+
+def version_digest(model: str, digest: bytes) -> str:
+    return f"{VERSION_DIGESTS}{quote(model, safe='')}/{digest.hex()}"
+
+
+def version_tensors(model: str, seq: int) -> str:
+    """Prefix of the chunks of a version's tensor list."""
+    return f"{VERSION_TENSORS}{quote(model, safe='')}/{seq:020d}/"
+
+
+def version_tensor_chunk(model: str, seq: int, number: int) -> str:
+    return f"{version_tensors(model, seq)}{number:04d}"
 
 
 def file_object(account: str, file_id: str) -> str:

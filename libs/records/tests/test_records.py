@@ -31,9 +31,7 @@ def test_nothing_follows_a_terminal_status(status: str) -> None:
 
 def test_a_batch_is_finalized_before_it_is_completed() -> None:
     assert not may_follow("in_progress", "completed")
-    assert may_follow("in_progress", "finalizing") and may_follow(
-        "finalizing", "completed"
-    )
+    assert may_follow("in_progress", "finalizing") and may_follow("finalizing", "completed")
 
 
 entries = st.builds(

@@ -6,8 +6,7 @@
 
 All keys of a version are written by one transaction that needs the first two to be absent, so it is
 there whole or not at all, its seq and its digest are each given once, and a repeated create after
-an unknown outcome is refused instead of doubled. A model's name is percent-encoded in keys; a seq
-is zero-padded, so that keys sort as seqs do.
+an unknown outcome is refused instead of doubled. libs/records/keys.py builds the keys.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
-from urllib.parse import quote
 
 import msgspec
 
@@ -24,12 +22,10 @@ from libs.cluster.entry import Entry
 from libs.cluster.errors import OutcomeUnknown, RecordUnreadable
 from libs.cluster.ops import Compare, Put
 from libs.errors import FailedPrecondition
-from libs.records.keys import VERSIONS
+from libs.records import keys
 from services.leap.core.manifest import Manifest, Tensor
 from services.leap.core.version import State, Version
 
-DIGESTS = "/impala/version-digests/"
-TENSORS = "/impala/version-tensors/"
 SCHEMA = 1
 # etcd refuses a request beyond 1.5 MiB and values far beyond 1 MiB are slow to watch.
 MAX_TENSOR_BYTES = 1 << 20
@@ -68,58 +64,42 @@ class EtcdVersions:
         self._client = client
 
     async def find(self, model: str, digest: bytes) -> Version | None:
-        entry = await self._client.get(_digest_key(model, digest))
+        entry = await self._client.get(keys.version_digest(model, digest))
         return await self.get(model, int(entry.value), with_tensors=False) if entry else None
 
     async def get(self, model: str, seq: int, *, with_tensors: bool) -> Version | None:
-        entry = await self._client.get(_version_key(model, seq))
+        entry = await self._client.get(keys.version(model, seq))
         if entry is None:
             return None
         version = _decode(entry)
         if not with_tensors:
             return version
-        chunks = await self._client.list(_tensor_prefix(model, seq))
+        chunks = await self._client.list(keys.version_tensors(model, seq))
         tensors = _decode_tensors(b"".join(chunk.value for chunk in chunks.entries))
         return replace(version, manifest=replace(version.manifest, tensors=tensors))
 
     async def newest(self, model: str) -> Version | None:
         # Seqs are created in order, so the newest created is the highest.
-        listing = await self._client.list_newest(_model_prefix(model), limit=1)
+        listing = await self._client.list_newest(keys.versions_of(model), limit=1)
         return _decode(listing.entries[0]) if listing.entries else None
 
     async def list(self, model: str) -> Sequence[Version]:
-        listing = await self._client.list(_model_prefix(model) if model else VERSIONS)
+        listing = await self._client.list(keys.versions_of(model) if model else keys.VERSIONS)
         return [_decode(entry) for entry in listing.entries]
 
     async def create(self, version: Version) -> bool:
         """FailedPrecondition for more tensors than fit. An unknown outcome counts as False: the
         caller looks for the digest again and finds it if this took effect."""
         model, seq = version.model, version.seq
-        version_key = _version_key(model, seq)
-        digest_key = _digest_key(model, version.manifest.digest)
+        version_key = keys.version(model, seq)
+        digest_key = keys.version_digest(model, version.manifest.digest)
         puts = [Put(version_key, _encode(version)), Put(digest_key, str(seq).encode())]
         for number, chunk in enumerate(_encode_tensors(version.manifest)):
-            puts.append(Put(f"{_tensor_prefix(model, seq)}{number:04d}", chunk))
+            puts.append(Put(keys.version_tensor_chunk(model, seq, number), chunk))
         absent = [Compare.absent(version_key), Compare.absent(digest_key)]
         with contextlib.suppress(OutcomeUnknown):
             return (await self._client.txn(absent, then=puts)).succeeded
         return False
-
-
-def _model_prefix(model: str) -> str:
-    return f"{VERSIONS}{quote(model, safe='')}/"
-
-
-def _version_key(model: str, seq: int) -> str:
-    return f"{_model_prefix(model)}{seq:020d}"
-
-
-def _digest_key(model: str, digest: bytes) -> str:
-    return f"{DIGESTS}{quote(model, safe='')}/{digest.hex()}"
-
-
-def _tensor_prefix(model: str, seq: int) -> str:
-    return f"{TENSORS}{quote(model, safe='')}/{seq:020d}/"
 
 
 def _encode(version: Version) -> bytes:
