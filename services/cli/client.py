@@ -1,0 +1,286 @@
+"""The router's HTTP API, as much of it as the commands use.
+
+Answers are the JSON objects as they come, typed for the fields that are used here, so that `--json`
+shows everything the router says. Errors are CliErrors.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Required, Self, TypedDict, cast
+from urllib.parse import quote, urlsplit
+
+import httpx
+import orjson
+
+from services.cli.errors import ApiError, NotReachable
+
+TIMEOUT = httpx.Timeout(60.0, connect=5.0)
+TRANSFER = httpx.Timeout(600.0, connect=5.0)
+CHUNK_BYTES = 1 << 20
+
+
+class Model(TypedDict, total=False):
+    id: Required[str]
+
+
+class Job(TypedDict, total=False):
+    id: Required[str]
+    model: Required[str]
+    name: str
+    precision: str | None
+    price_per_engine_hour: float
+    created_at: int
+
+
+class File(TypedDict, total=False):
+    id: Required[str]
+    bytes: int
+    filename: str
+    purpose: str
+    created_at: int
+
+
+class Counts(TypedDict):
+    total: int
+    completed: int
+    failed: int
+
+
+class Usage(TypedDict, total=False):
+    input_tokens: int
+    input_tokens_details: dict[str, int]
+    output_tokens: int
+
+
+class BatchErrors(TypedDict):
+    data: list[dict[str, Any]]
+
+
+class Batch(TypedDict, total=False):
+    id: Required[str]
+    status: Required[str]
+    request_counts: Required[Counts]
+    usage: Required[Usage]
+    endpoint: str
+    model: str | None
+    job_id: str | None
+    run_id: str | None
+    input_file_id: str
+    output_file_id: str | None
+    error_file_id: str | None
+    errors: BatchErrors | None
+    created_at: int
+    completion_window: str
+    processing_cost: float
+    price_1m_tokens: float
+    tasks_per_dollar: float
+    task_completion_s: dict[str, float] | None
+
+
+class Ledger(TypedDict, total=False):
+    tasks: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    busy_engine_s: float
+    idle_engine_s: float
+    wall_engine_s: float
+    price_per_engine_hour: float
+    processing_cost: float
+    price_1m_tokens: float
+    tasks_per_dollar: float
+    task_completion_s: dict[str, float] | None
+    self_placed_steps: int
+
+
+class Run(TypedDict, total=False):
+    id: Required[str]
+    batch_id: str
+    job_id: str
+    model: str
+    status: Required[str]
+    request_counts: Required[Counts]
+    ledger: Required[Ledger]
+    created_at: int
+    ended_at: int | None
+    error: str | None
+
+
+class Client:
+    """`async with Client(url, api_key) as client`."""
+
+    def __init__(self, url: str, api_key: str = "") -> None:
+        self.url = url.rstrip("/")
+        headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        # This machine is never behind the HTTP proxy of somebody's environment.
+        self._http = httpx.AsyncClient(
+            base_url=self.url, headers=headers, timeout=TIMEOUT, trust_env=not _is_local(url)
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._http.aclose()
+
+    async def models(self) -> list[Model]:
+        return cast(list[Model], await self._list("/v1/models"))
+
+    async def ready_models(self) -> list[str]:
+        """Those that are served now, asked without a key; none while it is not ready."""
+        try:
+            answer = await self._json("GET", "/ready")
+        except ApiError:
+            return []
+        return [str(model) for model in answer.get("models", [])]
+
+    async def jobs(self) -> list[Job]:
+        """Newest first."""
+        return cast(list[Job], await self._list("/imp/v1/jobs"))
+
+    async def job(self, job_id: str) -> Job:
+        return cast(Job, await self._json("GET", f"/imp/v1/jobs/{_segment(job_id)}"))
+
+    async def create_job(
+        self,
+        model: str,
+        *,
+        name: str = "",
+        price_per_engine_hour: float | None = None,
+        idempotency_key: str = "",
+    ) -> Job:
+        """price_per_engine_hour: USD; None = the router's default."""
+        body: dict[str, Any] = {"model": model, "name": name}
+        if price_per_engine_hour is not None:
+            body["price_per_engine_hour"] = price_per_engine_hour
+        headers = {"idempotency-key": idempotency_key} if idempotency_key else {}
+        return cast(Job, await self._json("POST", "/imp/v1/jobs", json=body, headers=headers))
+
+    async def upload(self, path: Path, purpose: str = "batch") -> File:
+        """Streams the file; it is never in memory as a whole."""
+        with path.open("rb") as file:
+            form = {"file": (path.name, file, "application/octet-stream")}
+            answer = await self._json(
+                "POST", "/v1/files", files=form, data={"purpose": purpose}, timeout=TRANSFER
+            )
+        return cast(File, answer)
+
+    async def files(self, limit: int) -> list[File]:
+        return cast(list[File], await self._list("/v1/files", limit=limit))
+
+    async def delete_file(self, file_id: str) -> dict[str, Any]:
+        return await self._json("DELETE", f"/v1/files/{_segment(file_id)}")
+
+    async def content(self, file_id: str) -> AsyncGenerator[bytes, None]:
+        """The file's bytes in chunks; a break in the middle is an error, never a shorter file."""
+        path = f"/v1/files/{_segment(file_id)}/content"
+        try:
+            async with self._http.stream("GET", path, timeout=TRANSFER) as response:
+                if response.is_error:
+                    await response.aread()
+                    raise _api_error(response)
+                async for chunk in response.aiter_bytes(CHUNK_BYTES):
+                    yield chunk
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+
+    async def create_batch(
+        self,
+        input_file_id: str,
+        endpoint: str,
+        window: str,
+        *,
+        job_id: str = "",
+        idempotency_key: str = "",
+    ) -> Batch:
+        body = {
+            "input_file_id": input_file_id,
+            "endpoint": endpoint,
+            "completion_window": window,
+            **({"job_id": job_id} if job_id else {}),
+        }
+        headers = {"idempotency-key": idempotency_key} if idempotency_key else {}
+        return cast(Batch, await self._json("POST", "/v1/batches", json=body, headers=headers))
+
+    async def batch(self, batch_id: str) -> Batch:
+        return cast(Batch, await self._json("GET", f"/v1/batches/{_segment(batch_id)}"))
+
+    async def batches(self, limit: int) -> list[Batch]:
+        return cast(list[Batch], await self._list("/v1/batches", limit=limit))
+
+    async def cancel_batch(self, batch_id: str) -> Batch:
+        return cast(Batch, await self._json("POST", f"/v1/batches/{_segment(batch_id)}/cancel"))
+
+    async def run(self, run_id: str) -> Run:
+        return cast(Run, await self._json("GET", f"/imp/v1/runs/{_segment(run_id)}"))
+
+    async def runs(self, limit: int, job_id: str = "") -> list[Run]:
+        query = {"job_id": job_id} if job_id else {}
+        return cast(list[Run], await self._list("/imp/v1/runs", limit=limit, **query))
+
+    async def _list(self, path: str, **query: str | int) -> list[dict[str, Any]]:
+        answer = await self._json("GET", path, params=query)
+        data = answer.get("data")
+        if not isinstance(data, list):
+            raise ApiError(f"{self.url}{path} answered without a list.", 200, "")
+        return data
+
+    async def _json(
+        self, method: str, path: str, *, headers: Mapping[str, str] | None = None, **request: Any
+    ) -> dict[str, Any]:
+        try:
+            response = await self._http.request(method, path, headers=headers, **request)
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+        if response.is_error:
+            raise _api_error(response)
+        return _object(response) or {}
+
+    def _unreachable(self, error: httpx.HTTPError) -> NotReachable:
+        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+            return NotReachable(
+                f"Nothing answers at {self.url}: start an instance with 'impala up', or name "
+                "another --url."
+            )
+        reason = str(error) or type(error).__name__
+        return NotReachable(f"The connection to {self.url} broke: {reason}.")
+
+
+def _is_local(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _segment(identifier: str) -> str:
+    """An id as a path segment: one that holds a slash must not name another resource."""
+    return quote(identifier, safe="") or "%20"
+
+
+def _object(response: httpx.Response) -> dict[str, Any] | None:
+    try:
+        decoded = orjson.loads(response.content)
+    except orjson.JSONDecodeError:
+        return None
+    return decoded if isinstance(decoded, dict) else None
+
+
+def _api_error(response: httpx.Response) -> ApiError:
+    envelope = (_object(response) or {}).get("error")
+    if not isinstance(envelope, dict):
+        envelope = {}
+    message = envelope.get("message") or f"{response.url} answered {response.status_code}."
+    return ApiError(str(message), response.status_code, str(envelope.get("code") or ""))

@@ -1,0 +1,1 @@
+"""The commands, one family a file: arguments in, `app` functions called, answers shown."""

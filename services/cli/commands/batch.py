@@ -1,0 +1,245 @@
+"""impala batch: submit, status, results, cancel, list."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import aclosing
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from services.cli import batch_run, options
+from services.cli.client import Batch, Client
+from services.cli.core.input_check import summarize
+from services.cli.errors import FAILED, SOME_LINES_FAILED, CliError, Usage
+from services.cli.ledger import batch_rows
+from services.cli.one_shot import DEFAULT_ENDPOINT
+from services.cli.output import BatchProgress, clock, dollars, pairs, print_json, say, table
+from services.cli.results import follow_results
+from services.cli.state_dir import StateDir
+
+app = typer.Typer(
+    help="Batches: files of requests, answered within a window.", no_args_is_help=True
+)
+
+BatchId = Annotated[str, typer.Argument(metavar="BATCH")]
+
+
+@app.command()
+def submit(
+    file: Annotated[Path, typer.Argument(metavar="FILE.jsonl")],
+    job: Annotated[
+        str, typer.Option(help="Job to run it on; else the lines' model's only one.")
+    ] = "",
+    endpoint: Annotated[str, typer.Option(help="Else what the first line names.")] = "",
+    window: options.Window = "24h",
+    wait: Annotated[bool, typer.Option("--wait", help="Show progress until it has ended.")] = False,
+    as_json: options.AsJson = False,
+    url: options.Url = "",
+    api_key: options.ApiKey = "",
+    state: options.State = None,
+) -> int:
+    """Upload a file of requests and make a batch of it."""
+
+    async def work() -> Batch:
+        async with options.client_of(url, api_key, state) as client:
+            batch = await batch_run.submit(
+                client, file, endpoint=endpoint or _endpoint(file), window=window, job_id=job
+            )
+            if not as_json:
+                say(f"batch {batch['id']}")
+            return await _ended(client, batch["id"]) if wait else batch
+
+    batch = asyncio.run(work())
+    if as_json:
+        print_json(batch)
+    elif wait:
+        pairs("", batch_rows(batch, None))
+    else:
+        print(batch["id"])
+    return exit_code(batch)
+
+
+@app.command()
+def status(
+    batch_id: BatchId,
+    as_json: options.AsJson = False,
+    url: options.Url = "",
+    api_key: options.ApiKey = "",
+    state: options.State = None,
+) -> int:
+    """Show a batch and what its run has cost so far."""
+
+    async def work() -> int:
+        async with options.client_of(url, api_key, state) as client:
+            batch = await client.batch(batch_id)
+            if as_json:
+                print_json(batch)
+                return 0
+            run_id = batch.get("run_id")
+            pairs("", batch_rows(batch, await client.run(run_id) if run_id else None))
+            _say_errors(batch)
+            return 0
+
+    return asyncio.run(work())
+
+
+@app.command()
+def results(
+    batch_id: BatchId,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write; else stdout.")
+    ] = None,
+    errors: Annotated[
+        bool, typer.Option("--errors", help="The failed lines instead of the answers.")
+    ] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Answers as they come, until the batch has ended.")
+    ] = False,
+    grpc: Annotated[
+        str,
+        typer.Option(
+            help="With --follow and --url: the router's gRPC address.", envvar="IMPALA_GRPC"
+        ),
+    ] = "",
+    url: options.Url = "",
+    api_key: options.ApiKey = "",
+    state: options.State = None,
+) -> int:
+    """Print a batch's answers, or its failed lines, as JSON lines."""
+
+    async def ended() -> None:
+        async with options.client_of(url, api_key, state) as client:
+            batch = await client.batch(batch_id)
+            if batch["status"] not in batch_run.TERMINAL:
+                raise CliError(
+                    f"The batch is {batch['status']}: wait for its end, or give --follow."
+                )
+            await _print_file(client, _file_id(batch, errors))
+
+    async def saved(path: Path) -> None:
+        async with options.client_of(url, api_key, state) as client:
+            batch = await _ended(client, batch_id) if follow else await client.batch(batch_id)
+            await batch_run.download(client, _file_id(batch, errors), path)
+
+    if output is not None:
+        asyncio.run(saved(output))
+    elif follow:
+        target = grpc or _grpc_address(url, state)
+        asyncio.run(follow_results(target, batch_id, api_key=api_key, errors=errors))
+    else:
+        asyncio.run(ended())
+    return 0
+
+
+@app.command()
+def cancel(
+    batch_id: BatchId,
+    as_json: options.AsJson = False,
+    url: options.Url = "",
+    api_key: options.ApiKey = "",
+    state: options.State = None,
+) -> int:
+    """Cancel a batch; its finished lines stay."""
+
+    async def work() -> Batch:
+        async with options.client_of(url, api_key, state) as client:
+            return await client.cancel_batch(batch_id)
+
+    batch = asyncio.run(work())
+    if as_json:
+        print_json(batch)
+    else:
+        say(f"batch {batch['id']} is {batch['status']}")
+    return 0
+
+
+@app.command("list")
+def list_batches(
+    limit: options.Limit = 20,
+    as_json: options.AsJson = False,
+    url: options.Url = "",
+    api_key: options.ApiKey = "",
+    state: options.State = None,
+) -> int:
+    """List batches, newest first."""
+
+    async def work() -> list[Batch]:
+        async with options.client_of(url, api_key, state) as client:
+            return await client.batches(limit)
+
+    batches = asyncio.run(work())
+    if as_json:
+        print_json(batches)
+        return 0
+    table(
+        ("batch", "status", "completed>", "failed>", "total>", "model", "cost>", "created"),
+        [
+            (
+                each["id"],
+                each["status"],
+                each["request_counts"]["completed"],
+                each["request_counts"]["failed"],
+                each["request_counts"]["total"],
+                each.get("model"),
+                dollars(each.get("processing_cost", 0.0)),
+                clock(each.get("created_at")),
+            )
+            for each in batches
+        ],
+    )
+    return 0
+
+
+def exit_code(batch: Batch) -> int:
+    """As `impala run` has it; 0 while it goes on."""
+    if batch["status"] in ("failed", "cancelled"):
+        return FAILED
+    return SOME_LINES_FAILED if batch.get("error_file_id") else 0
+
+
+async def _ended(client: Client, batch_id: str) -> Batch:
+    with BatchProgress() as bar:
+        batch = await batch_run.follow(client, batch_id, bar.show)
+    _say_errors(batch)
+    return batch
+
+
+def _say_errors(batch: Batch) -> None:
+    errors = batch.get("errors")
+    for error in errors["data"] if errors else []:
+        where = f"line {error['line']}: " if error.get("line") else ""
+        say(f"{where}{error.get('message')} ({error.get('code')})")
+
+
+def _file_id(batch: Batch, errors: bool) -> str | None:
+    return batch.get("error_file_id") if errors else batch.get("output_file_id")
+
+
+async def _print_file(client: Client, file_id: str | None) -> None:
+    if file_id is None:
+        return
+    async with aclosing(client.content(file_id)) as chunks:
+        async for chunk in chunks:
+            sys.stdout.buffer.write(chunk)
+    sys.stdout.buffer.flush()
+
+
+def _endpoint(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return next(iter(summarize(file).endpoints), DEFAULT_ENDPOINT)
+    except OSError as error:
+        raise Usage(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def _grpc_address(url: str, state: Path | None) -> str:
+    """Of the router. Raises CliError if it cannot be known."""
+    if url:
+        raise CliError("--follow speaks gRPC: give the router's address with --grpc too.")
+    for each in StateDir.named(state).require().services:
+        if each.service == "router":
+            return f"127.0.0.1:{each.ports['grpc']}"
+    raise CliError("The instance has no router.")

@@ -1,0 +1,97 @@
+"""impala keys: API keys and their accounts, kept in etcd as hashes."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from libs.cluster.accounts import ApiKey, create_key, list_keys, revoke_key
+from libs.cluster.client import EtcdClient
+from services.cli import options
+from services.cli.cluster import with_etcd
+from services.cli.errors import CliError
+from services.cli.output import clock, print_json, say, table
+
+app = typer.Typer(help="API keys of accounts.", no_args_is_help=True)
+
+TOKEN_BYTES = 32
+SHOWN = 12
+
+
+@app.command()
+def create(
+    account: Annotated[str, typer.Option(help="Whose key; the account is made if it is new.")],
+    name: Annotated[str, typer.Option(help="For people.")] = "",
+    as_json: options.AsJson = False,
+    etcd: options.Etcd = "",
+    state: options.State = None,
+) -> int:
+    """Make a key and print it: it is stored nowhere and shown this once."""
+
+    async def work(client: EtcdClient) -> str:
+        return await create_key(
+            client,
+            account,
+            name,
+            token_bytes=secrets.token_bytes(TOKEN_BYTES),
+            now=int(time.time()),
+        )
+
+    key = with_etcd(options.etcd_of(etcd, state), work)
+    if as_json:
+        print_json({"key": key, "account": account, "name": name})
+    else:
+        say("The key is shown this once:")
+        print(key)
+    return 0
+
+
+@app.command("list")
+def list_all(
+    account: Annotated[str | None, typer.Option(help="Only this account's.")] = None,
+    as_json: options.AsJson = False,
+    etcd: options.Etcd = "",
+    state: options.State = None,
+) -> int:
+    """List keys, oldest first."""
+    keys = with_etcd(options.etcd_of(etcd, state), lambda client: list_keys(client, account))
+    if as_json:
+        print_json([asdict(key) for key in keys])
+        return 0
+    table(("id", "account", "name", "key", "created", "revoked"), map(_row, keys))
+    return 0
+
+
+@app.command()
+def revoke(
+    key_id: Annotated[str, typer.Argument(metavar="ID", help="As 'impala keys list' shows it.")],
+    etcd: options.Etcd = "",
+    state: options.State = None,
+) -> int:
+    """Refuse a key from now on."""
+
+    async def work(client: EtcdClient) -> ApiKey:
+        found = [key for key in await list_keys(client) if key.hash.startswith(key_id)]
+        if len(found) != 1:
+            how_many = "No key has" if not found else f"{len(found)} keys have"
+            raise CliError(f"{how_many} the id {key_id}: see 'impala keys list'.")
+        return await revoke_key(client, found[0].hash, now=int(time.time()))
+
+    key = with_etcd(options.etcd_of(etcd, state), work)
+    say(f"The key ...{key.hint} of {key.account} is revoked")
+    return 0
+
+
+def _row(key: ApiKey) -> tuple[object, ...]:
+    return (
+        key.hash[:SHOWN],
+        key.account,
+        key.name,
+        f"...{key.hint}",
+        clock(key.created_at),
+        clock(key.revoked_at),
+    )

@@ -1,0 +1,44 @@
+"""How far a batch is, in numbers for a bar."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """done, failed, total: request lines; done includes failed. tokens: generated so far.
+    tokens_per_s: generated, since the first was seen. cost: USD. eta_s: None = not known yet."""
+
+    done: int
+    failed: int
+    total: int
+    tokens: int
+    tokens_per_s: float
+    cost: float
+    eta_s: float | None
+
+
+class Meter:
+    """Turns observations of a batch, with the time of each in seconds, into progress."""
+
+    def __init__(self) -> None:
+        self._began: float | None = None
+
+    def observe(
+        self, now: float, *, completed: int, failed: int, total: int, tokens: int, cost: float
+    ) -> Progress:
+        if self._began is None and total:
+            self._began = now
+        elapsed = now - self._began if self._began is not None else 0.0
+        done = completed + failed
+        known = elapsed > 0 and 0 < done < total
+        return Progress(
+            done=done,
+            failed=failed,
+            total=total,
+            tokens=tokens,
+            tokens_per_s=tokens / elapsed if elapsed > 0 else 0.0,
+            cost=cost,
+            eta_s=elapsed / done * (total - done) if known else None,
+        )

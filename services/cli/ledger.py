@@ -1,0 +1,55 @@
+"""The money side of a batch or a run, as rows of a table."""
+
+from __future__ import annotations
+
+from services.cli.client import Batch, Run
+from services.cli.output import dollars, seconds
+
+Rows = list[tuple[str, object]]
+
+
+def batch_rows(batch: Batch, run: Run | None) -> Rows:
+    """run: None where the batch has none (it failed in validation)."""
+    rows: Rows = [
+        ("batch", batch["id"]),
+        ("status", batch["status"]),
+        ("lines", _counts(batch)),
+        ("model", batch.get("model")),
+        ("job", batch.get("job_id")),
+    ]
+    return rows + (run_rows(run) if run else [])
+
+
+def run_rows(run: Run) -> Rows:
+    ledger = run["ledger"]
+    prompt, cached = ledger.get("prompt_tokens", 0), ledger.get("cached_tokens", 0)
+    share = f" ({cached / prompt:.0%} from the prefix cache)" if prompt else ""
+    rows: Rows = [
+        ("run", run["id"]),
+        ("tasks", ledger.get("tasks", 0)),
+        ("prompt tokens", f"{prompt:,}{share}"),
+        ("completion tokens", f"{ledger.get('completion_tokens', 0):,}"),
+        (
+            "engine time",
+            f"{ledger.get('busy_engine_s', 0.0):.1f} s busy, "
+            f"{ledger.get('idle_engine_s', 0.0):.1f} s idle",
+        ),
+        (
+            "cost",
+            f"{dollars(ledger.get('processing_cost', 0.0))} "
+            f"(at ${ledger.get('price_per_engine_hour', 0.0):g} per engine-hour)",
+        ),
+        ("price of 1M tokens", dollars(ledger.get("price_1m_tokens", 0.0))),
+        ("tasks per dollar", f"{ledger.get('tasks_per_dollar', 0.0):,.0f}"),
+    ]
+    times = ledger.get("task_completion_s")
+    if times:
+        each = ", ".join(f"{name} {seconds(times[name])}" for name in ("p50", "p90", "p99"))
+        rows.append(("task completion", each))
+    return rows
+
+
+def _counts(batch: Batch) -> str:
+    counts = batch["request_counts"]
+    failed = f", {counts['failed']} failed" if counts["failed"] else ""
+    return f"{counts['completed']} of {counts['total']} completed{failed}"

@@ -1,0 +1,73 @@
+"""`impala`: the command line's entry."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+from typer._click.exceptions import ClickException, NoArgsIsHelpError
+
+from libs.errors import ImpalaError, StartupError
+from services.cli.commands import batch, files, jobs, keys, kv, quickstart, run, runs, up
+from services.cli.errors import FAILED, INTERRUPTED
+from services.cli.output import say
+
+app = typer.Typer(
+    name="impala",
+    help="Serves open-weight language models to asynchronous agents.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for family in (up, run, quickstart):
+    family.register(app)
+for name, group in (
+    ("batch", batch.app),
+    ("jobs", jobs.app),
+    ("runs", runs.app),
+    ("files", files.app),
+    ("keys", keys.app),
+    ("kv", kv.app),
+):
+    app.add_typer(group, name=name)
+
+
+def main() -> int:
+    """Runs the command of sys.argv and returns its exit code."""
+    try:
+        code = app(standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except typer.Exit as end:
+        return int(end.exit_code)
+    except NoArgsIsHelpError as error:
+        print(error.format_message())
+        return error.exit_code
+    except ClickException as error:
+        say(f"impala: {_with_hint(error.format_message(), error)}")
+        return error.exit_code
+    except StartupError as error:
+        say(f"impala: {error}")
+        return error.exit_code
+    except ImpalaError as error:
+        say(f"impala: {error}")
+        return FAILED
+    except (KeyboardInterrupt, typer.Abort):
+        say("impala: interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of a pipe has seen enough; nothing more can be written, not even at exit.
+        sys.stdout = sys.stderr
+        return FAILED
+
+
+def _with_hint(message: str, error: ClickException) -> str:
+    """The usage error's sentence and where the flags are listed."""
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return message
+    return f"{message.rstrip('.')}. '{context.command_path} --help' lists what there is."
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,184 @@
+"""`impala run` and `impala quickstart`: a file of requests in, a file of answers out.
+
+Uses the instance of a state folder if it serves the model; else starts one, in a folder of its own
+that goes with it, and stops it at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.cli import batch_run
+from services.cli.batch_run import Fetched
+from services.cli.client import Batch, Client, Run
+from services.cli.core.input_check import InputSummary, summarize
+from services.cli.errors import FAILED, INTERRUPTED, SOME_LINES_FAILED, CliError, Usage
+from services.cli.instance import LocalInstance, ensure_job
+from services.cli.interrupts import Interrupts
+from services.cli.launch import PortWishes, Settings
+from services.cli.output import BatchProgress, StartReporter
+from services.cli.state_dir import StateDir, temporary
+
+DEFAULT_ENDPOINT = "/v1/chat/completions"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneShot:
+    """model: as `--model` has it, empty = what the lines name. precision: None = any.
+    state: the folder that was named; None = the default one, or a temporary one to start in.
+    substitute: serve the model under the name that the lines use."""
+
+    input: Path
+    output: Path
+    model: str = ""
+    precision: str | None = None
+    window: str = "24h"
+    state: Path | None = None
+    substitute: bool = False
+    force: bool = False
+    always_start: bool = False
+
+    @property
+    def errors(self) -> Path:
+        """Beside the output: `out.jsonl` and `out.errors.jsonl`."""
+        return self.output.with_name(f"{self.output.stem}.errors{self.output.suffix or '.jsonl'}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answered:
+    batch: Batch
+    run: Run | None
+    files: Fetched
+    interrupted: bool
+
+    @property
+    def exit_code(self) -> int:
+        if self.interrupted:
+            return INTERRUPTED
+        if self.batch["status"] in ("failed", "cancelled"):
+            return FAILED
+        return SOME_LINES_FAILED if self.files.errors else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    client: Client
+    job_id: str
+
+
+async def answer(wish: OneShot) -> Answered:
+    """Raises CliError for what could not be started, read, or written."""
+    summary = await asyncio.to_thread(_read, wish)
+    name, model = _names(wish, summary)
+    endpoint = next(iter(summary.endpoints), DEFAULT_ENDPOINT)
+    with Interrupts() as interrupts:
+        async with _target(wish, name, model, interrupts) as target:
+            client = target.client
+            batch = await batch_run.submit(
+                client, wish.input, endpoint=endpoint, window=wish.window, job_id=target.job_id
+            )
+            batch, interrupted = await _follow(client, batch["id"], interrupts)
+            files = Fetched(None, None)
+            if batch["status"] != "failed":
+                files = await batch_run.fetch(client, batch, wish.output, wish.errors)
+            run_id = batch.get("run_id")
+            run = await client.run(run_id) if run_id else None
+    return Answered(batch=batch, run=run, files=files, interrupted=interrupted)
+
+
+async def _follow(client: Client, batch_id: str, interrupts: Interrupts) -> tuple[Batch, bool]:
+    """The batch as it ended. A first interrupt cancels it and waits for its finished lines, a
+    second one gives up."""
+    cancelling: list[asyncio.Task[None]] = []
+    with BatchProgress() as bar:
+        following = asyncio.create_task(batch_run.follow(client, batch_id, bar.show))
+
+        def interrupt() -> None:
+            if not cancelling:
+                cancelling.append(asyncio.create_task(batch_run.cancel(client, batch_id)))
+            else:
+                following.cancel()
+
+        interrupts.call(interrupt)
+        try:
+            batch = await following
+        except asyncio.CancelledError:
+            if not cancelling:
+                raise
+            stopped = CliError("Given up; the batch's finished lines were not fetched.")
+            stopped.exit_code = INTERRUPTED
+            raise stopped from None
+        finally:
+            following.cancel()
+            for task in cancelling:
+                task.cancel()
+    return batch, bool(cancelling)
+
+
+@contextlib.asynccontextmanager
+async def _target(
+    wish: OneShot, name: str, model: str, interrupts: Interrupts
+) -> AsyncIterator[_Target]:
+    """Somewhere that serves `model` as `name`."""
+    running = None if wish.always_start else StateDir.named(wish.state).instance()
+    if running is not None and running.phase == "ready" and not wish.substitute:
+        fits = running.model == name and wish.precision in (None, running.precision)
+        if fits:
+            async with Client(running.url) as client:
+                job = await ensure_job(client, name)
+                yield _Target(client, job["id"])
+            return
+    state = StateDir.named(wish.state) if wish.state else temporary()
+    settings = Settings(
+        model=model, name=name, precision=wish.precision or "auto", ports=PortWishes(http=0)
+    )
+    with StartReporter() as reporter:
+        instance = LocalInstance(state, settings, reporter)
+        interrupts.call(instance.interrupt)
+        try:
+            async with instance, Client(instance.url) as client:
+                reporter.settled()
+                job = await ensure_job(client, name)
+                yield _Target(client, job["id"])
+                interrupts.call(instance.interrupt)
+        finally:
+            if wish.state is None:
+                state.remove()
+
+
+def _read(wish: OneShot) -> InputSummary:
+    for path in (wish.output, wish.errors):
+        if path.exists() and not wish.force:
+            raise Usage(f"{path} exists: give --force to overwrite it, or another --output.")
+    if not wish.output.parent.is_dir():
+        raise Usage(f"The folder {wish.output.parent} does not exist: make it first.")
+    try:
+        with wish.input.open("rb") as file:
+            return summarize(file)
+    except OSError as error:
+        raise Usage(f"{wish.input} cannot be read: {error.strerror}.") from error
+
+
+def _names(wish: OneShot, summary: InputSummary) -> tuple[str, str]:
+    """The name that requests use, and the model that is to be served under it."""
+    named = list(summary.models)
+    if len(named) > 1:
+        first, second = named[:2]
+        raise Usage(
+            f"Line {summary.models[second]} asks for the model {second!r} and line "
+            f"{summary.models[first]} for {first!r}: a batch is for one model, so make two files."
+        )
+    model = wish.model or (named[0] if named else "")
+    if not model:
+        raise Usage("No line names a model: say which with --model.")
+    if named and named[0] != model and not wish.substitute:
+        raise Usage(
+            f"Line {summary.models[named[0]]} asks for the model {named[0]!r}, but --model is "
+            f"{model!r}: give --model {named[0]}, or --substitute-model to answer it with "
+            f"{model!r} all the same."
+        )
+    return (named[0] if named else model), model

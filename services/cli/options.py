@@ -1,0 +1,44 @@
+"""Options that several commands have, and what they lead to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from services.cli.client import Client
+from services.cli.state_dir import StateDir
+
+State = Annotated[
+    Path | None,
+    typer.Option("--state", help="State folder of the instance.", envvar="IMPALA_STATE"),
+]
+Url = Annotated[
+    str,
+    typer.Option(
+        "--url", help="Base URL of a router; else the instance of --state.", envvar="IMPALA_URL"
+    ),
+]
+ApiKey = Annotated[
+    str, typer.Option("--api-key", help="API key, if the router asks.", envvar="IMPALA_API_KEY")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Window = Annotated[
+    str, typer.Option("--window", help='Completion window: "24h", "<n>h" or "unlimited".')
+]
+Limit = Annotated[int, typer.Option("--limit", help="How many at most.", min=1, max=100)]
+Etcd = Annotated[
+    str,
+    typer.Option("--etcd", help="etcd, host:port; else the one of --state.", envvar="IMPALA_ETCD"),
+]
+
+
+def client_of(url: str, api_key: str, state: Path | None) -> Client:
+    """For the URL, or for the instance of the state folder. Raises CliError if none runs there."""
+    return Client(url or StateDir.named(state).require().url, api_key)
+
+
+def etcd_of(etcd: str, state: Path | None) -> list[str]:
+    """Endpoints. Raises CliError if none was named and no instance runs."""
+    return [each.strip() for each in (etcd or StateDir.named(state).require().etcd).split(",")]

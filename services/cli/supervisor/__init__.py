@@ -1,0 +1,1 @@
+"""Processes: spawned, watched, restarted, drained. `core.supervision` decides, this acts."""

@@ -1,0 +1,83 @@
+"""A service as the supervisor runs it, and one life of its process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from services.cli.core.supervision import Unit
+
+TETHER = Path(__file__).with_name("tether.py")
+LOG_TAIL_BYTES = 8192
+
+Probe = Callable[[], Awaitable[bool]]
+"""Whether the service can do its work now; False as well when it is not there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    """service: its kind, as `impala ps` names it. unit.name: this one, when there are several.
+    ports: by protocol, for people. env: added to the supervisor's own."""
+
+    service: str
+    unit: Unit
+    command: Sequence[str]
+    ports: Mapping[str, int]
+    probe: Probe
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+class Log:
+    """The file that a service's output goes to. The file of the start before is kept beside it."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.path = folder / f"{name}.log"
+
+    def rotate(self) -> None:
+        if self.path.exists():
+            self.path.replace(self.path.with_suffix(".log.1"))
+
+    def note(self, text: str) -> None:
+        """A line of the supervisor's own."""
+        clock = time.strftime("%H:%M:%S")
+        with self.path.open("a") as file:
+            file.write(f"{clock} -- {text}\n")
+
+    def tail(self) -> list[str]:
+        """The last lines, without the supervisor's."""
+        with contextlib.suppress(FileNotFoundError), self.path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+            return [line for line in lines if line.strip() and line[9:11] != "--"]
+        return []
+
+
+async def spawn(service: Service, log: Log) -> asyncio.subprocess.Process:
+    """Starts it in a process group of its own, so that a terminal's Ctrl-C reaches the supervisor
+    only, and tied to this process: it is killed when this process dies in whatever way.
+
+    Must be called on the main thread (see tether.py). Raises OSError if nothing can be started.
+    """
+    tether = [sys.executable, "-I", "-S", str(TETHER), str(os.getpid())]
+    with log.path.open("ab") as output:
+        return await asyncio.create_subprocess_exec(
+            *tether,
+            *service.command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, **service.env},
+            start_new_session=True,
+        )
+
+
+def send(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(number)
