@@ -10,9 +10,9 @@ import pytest
 from libs.cluster.client import EtcdClient
 from libs.cluster.errors import ClusterUnavailable
 from libs.cluster.watch import PutEvent
-from libs.rpc.tests.test_tls import Authority
 from libs.rpc.tls import ClientTls, ServerTls
 from libs.testing.etcd import EtcdProcess
+from libs.testing.tls import Authority
 
 
 @pytest.fixture
