@@ -48,7 +48,7 @@ from services.scheduler.testing import (
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 FAST = RunSettings(
     flush=FlushPolicy(interval_s=0.02),
     limits=RunLimits(max_attempts=3, backoff_s=0.01),
