@@ -54,6 +54,12 @@ def check_tools() -> None:
             "gcc is needed to compile the CPU kernels and is not on PATH: install it "
             "(Debian: apt-get install gcc libc6-dev)"
         )
+    if shutil.which("g++") is None:
+        print(
+            "set-up: no g++ on PATH, so decoding will use torch's slower operators "
+            "(Debian: apt-get install g++)",
+            file=sys.stderr,
+        )
     if importlib.util.find_spec("ensurepip") is None:
         raise SetupError(
             f"{sys.executable} has no venv support: install it "
