@@ -2,6 +2,7 @@
 
 One task writes the key. It registers, writes new info, and when the lease is lost (etcd or this
 process was away longer than the time to live) registers again, under a new lease and a new epoch.
+Another task watches the key and wakes the first whenever it holds something else than was written.
 A registration is a fresh key, so that epochs grow; every write compares the revision of the one
 before, so that a write delayed in the network cannot bring back an older life of this member.
 """
@@ -18,10 +19,17 @@ from typing import Any, Self
 from libs.cluster import keys
 from libs.cluster.client import EtcdClient
 from libs.cluster.entry import Entry
-from libs.cluster.errors import ClusterUnavailable, LeaseLost, OutcomeUnknown, RecordUnreadable
+from libs.cluster.errors import (
+    ClusterError,
+    ClusterUnavailable,
+    LeaseLost,
+    OutcomeUnknown,
+    RecordUnreadable,
+)
 from libs.cluster.lease import Lease
 from libs.cluster.member import decode_member, encode_member
 from libs.cluster.ops import Compare, Delete, Get, Put
+from libs.cluster.watch import DeleteEvent, PutEvent, Snapshot, WatchItem
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +41,7 @@ class Membership:
     """`async with Membership(...)` registers, and leaves at the end.
 
     `incarnation` is a random name for this life of the process. A process that starts under the id
-    of another one takes its place; the replaced one stops and sets `superseded`.
+    of another one takes its place; the replaced one sees that at once, stops and sets `superseded`.
     `on_rejoin(epoch)` is called after every registration but the first: claims of the older epoch
     are void.
     """
@@ -62,7 +70,8 @@ class Membership:
         self._written: bytes | None = None
         self._wake = asyncio.Event()
         self._settled = asyncio.Condition()
-        self._task: asyncio.Task[None] | None = None
+        self._doubted = False
+        self._tasks: tuple[asyncio.Task[None], ...] = ()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -82,7 +91,10 @@ class Membership:
         while not self.registered:
             with contextlib.suppress(OutcomeUnknown, LeaseLost):
                 await self._join()
-        self._task = asyncio.create_task(self._run(), name=f"member {self.key}")
+        self._tasks = (
+            asyncio.create_task(self._run(), name=f"member {self.key}"),
+            asyncio.create_task(self._watch(), name=f"watch of member {self.key}"),
+        )
 
     @property
     def registered(self) -> bool:
@@ -107,10 +119,10 @@ class Membership:
 
     async def leave(self) -> None:
         """Deregisters at once; if etcd is away the lease expires by itself."""
-        task, self._task = self._task, None
-        if task is not None:
+        tasks, self._tasks = self._tasks, ()
+        for task in tasks:
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._lease is not None:
             await self._lease.revoke()
 
@@ -119,6 +131,8 @@ class Membership:
             try:
                 if not self.registered:
                     await self._join()
+                elif self._doubted:
+                    await self._confirm()
                 elif self._written != self._wanted:
                     await self._rewrite()
                 else:
@@ -131,7 +145,7 @@ class Membership:
             self._settled.notify_all()
 
     async def _sleep(self) -> None:
-        """Until there is new info to write or the lease is lost."""
+        """Until there is new info to write, the key is in doubt, or the lease is lost."""
         assert self._lease is not None
         waits = [asyncio.ensure_future(event.wait()) for event in (self._wake, self._lease.lost)]
         try:
@@ -140,6 +154,46 @@ class Membership:
             for wait in waits:
                 wait.cancel()
         self._wake.clear()
+
+    async def _watch(self) -> None:
+        while not self.superseded.is_set():
+            try:
+                async with self._client.watch(self.key) as watch:
+                    async for item in watch:
+                        if not self._is_ours(item):
+                            self._doubted = True
+                            self._wake.set()
+            except ClusterError as error:
+                log.warning("watch of member %s: %s", self.key, error)
+                await asyncio.sleep(RETRY_S)
+
+    def _is_ours(self, item: WatchItem) -> bool:
+        """True unless the item tells of this key and holds something else than this registration.
+        A watch is of a prefix: other members' ids may begin with this one's."""
+        lease_id = self._lease.id if self._lease is not None else 0
+        match item:
+            case Snapshot(entries=entries):
+                return any(each.key == self.key and each.lease == lease_id for each in entries)
+            case PutEvent(entry=entry):
+                return entry.key != self.key or entry.lease == lease_id
+            case DeleteEvent(key=key):
+                return key != self.key
+
+    async def _confirm(self) -> None:
+        """Reads what the key holds; gives way, or registers again, if that is not ours."""
+        assert self._lease is not None
+        self._doubted = False
+        entry = await self._client.get(self.key)
+        if entry is None:
+            # Another life may be between its delete and its put.
+            await asyncio.sleep(RETRY_S)
+            entry = await self._client.get(self.key)
+        if entry is not None and entry.lease == self._lease.id:
+            return
+        if entry is not None and self._is_another_life(entry):
+            await self._give_way()
+        else:
+            self._lease.abandon()
 
     async def _join(self) -> None:
         """One try to register; does nothing if a compare shows that the key changed meanwhile."""

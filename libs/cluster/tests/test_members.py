@@ -53,17 +53,42 @@ async def test_new_info_replaces_the_old_under_the_same_epoch(
 
 async def test_a_new_life_takes_the_place_of_the_old_one(client: EtcdClient, name: str) -> None:
     async with (
-        Membership(client, name, "m", {}, incarnation="old", ttl_s=TTL_S) as old,
+        Membership(client, name, "m", {}, incarnation="old", ttl_s=60) as old,
         Membership(client, name, "m", {}, incarnation="new", ttl_s=TTL_S) as new,
     ):
         assert new.epoch > old.epoch
+        # Long before its lease would have ended, and without a write of its own.
+        await asyncio.wait_for(old.superseded.wait(), WITHIN_S)
+        assert not old.registered
         await asyncio.wait_for(old.update({"late": True}), WITHIN_S)
-        assert old.superseded.is_set()
         async with Members(client, name) as members:
             assert members.current()["m"].incarnation == "new"
 
 
-async def test_a_registration_that_is_deleted_comes_back_with_a_new_epoch(
+async def test_a_new_life_of_another_member_replaces_nobody(client: EtcdClient, name: str) -> None:
+    async with (
+        Membership(client, name, "m-1", {}, incarnation="x", ttl_s=TTL_S) as first,
+        Membership(client, name, "m-10", {}, incarnation="y", ttl_s=TTL_S) as tenth,
+    ):
+        epoch = first.epoch
+        async with Membership(client, name, "m-10", {}, incarnation="z", ttl_s=TTL_S):
+            await asyncio.wait_for(tenth.superseded.wait(), WITHIN_S)
+            await asyncio.wait_for(first.update({"still": "here"}), WITHIN_S)
+            assert not first.superseded.is_set() and first.epoch == epoch
+
+
+async def test_a_key_that_is_deleted_under_its_member_comes_back_with_a_new_epoch(
+    client: EtcdClient, name: str
+) -> None:
+    async with Membership(client, name, "m", {}, incarnation="x", ttl_s=60) as membership:
+        before = membership.epoch
+        await client.delete(membership.key)
+        await eventually(lambda: membership.registered and membership.epoch > before)
+        entry = await client.get(membership.key)
+        assert entry is not None and entry.create_revision == membership.epoch
+
+
+async def test_a_registration_whose_lease_is_revoked_comes_back_with_a_new_epoch(
     client: EtcdClient, name: str
 ) -> None:
     epochs: list[int] = []

@@ -1,16 +1,31 @@
-"""From flags to a member's address, name and TLS."""
+"""From flags to a member's address, name and TLS; and the end of a member that is replaced."""
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from pathlib import Path
 
+import pytest
+
 from libs.cluster.client import EtcdClient
+from libs.cluster.members import Members
 from libs.config import ServiceConfig
+from libs.errors import StartupError
 from libs.obs import Metrics
-from libs.rpc import ClientTls, RpcServer, ServerTls
-from libs.rpc.frame import address_for_peers, client_tls, cluster_of, member_id_of, server_tls
+from libs.rpc import ClientTls, RpcServer, ServerTls, Shutdown
+from libs.rpc.frame import (
+    address_for_peers,
+    client_tls,
+    cluster_of,
+    member_id_of,
+    serve_member,
+    server_of,
+    server_tls,
+)
 from libs.testing.etcd import EtcdProcess
+
+WITHIN_S = 20.0
 
 
 async def test_a_member_is_dialled_where_it_is_bound_unless_it_says_otherwise() -> None:
@@ -43,3 +58,34 @@ async def test_an_etcd_that_answers_is_handed_over() -> None:
         async with cluster_of(ServiceConfig(etcd=(etcd.endpoint,))) as client:
             assert isinstance(client, EtcdClient)
             assert await client.get("/impala/nothing") is None
+
+
+async def test_a_replaced_member_stops_with_its_sentence_and_the_new_one_stays() -> None:
+    config = ServiceConfig(port=0, member="kv-1", metrics_port=-1)
+    with EtcdProcess() as etcd:
+        async with EtcdClient([etcd.endpoint]) as client, Members(client, "kvstore") as members:
+            shutdown = Shutdown()
+
+            def serve(incarnation: str) -> asyncio.Task[None]:
+                rpc = server_of(config, ["impala.kvstore.v1.KvStore"])
+                run = serve_member(
+                    rpc, client, config, shutdown, service="kvstore", incarnation=incarnation
+                )
+                return asyncio.create_task(run)
+
+            async with asyncio.timeout(WITHIN_S):
+                old = serve("old")
+                await members.wait_for(1)
+                new = serve("new")
+                with pytest.raises(ExceptionGroup) as caught:
+                    await old
+                (error,) = caught.value.exceptions
+                assert isinstance(error, StartupError)
+                assert str(error) == (
+                    "Another process has registered as kv-1; give each its own --member name."
+                )
+                await members.wait_until(
+                    lambda: [each.incarnation for each in members.current().values()] == ["new"]
+                )
+                shutdown.request("the test is over")
+                await new
