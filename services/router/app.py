@@ -94,10 +94,7 @@ class Router:
             await self._start()
         except ClusterError as error:
             await self._close()
-            raise StartupError(
-                f"etcd at {','.join(self.config.etcd)} cannot be used: {error} Start it, or give "
-                "another --etcd."
-            ) from error
+            raise StartupError(f"{error}: start etcd, or give another --etcd.") from error
         except BaseException:
             await self._close()
             raise

@@ -45,9 +45,8 @@ class Fleets:
 
     async def start(self) -> None:
         """Returns once all views are filled; ClusterUnavailable if etcd does not answer."""
-        async with asyncio.TaskGroup() as group:
-            for view in (self._servers, self._schedulers, self._leaders):
-                group.create_task(view.start())
+        for view in (self._servers, self._schedulers, self._leaders):
+            await view.start()
 
     async def aclose(self) -> None:
         for view in (self._servers, self._schedulers, self._leaders):

@@ -1,0 +1,65 @@
+"""Text of a choice: the sum of the pieces is the whole, wherever the pieces end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from libs.text import Tokenizer, load_tokenizer
+from services.router.answer import Answer, Scored
+from services.router.tests.tiny_model import make_tiny_model
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    folder: Path = tmp_path_factory.mktemp("answer") / "tiny"
+    make_tiny_model(folder)
+    return load_tokenizer(folder, folder)
+
+
+def say(
+    tokenizer: Tokenizer, text: str, stops: list[str], cuts: list[int], scored: bool
+) -> tuple[str, list[str], bool]:
+    answer = Answer(tokenizer, stops)
+    tokens = tokenizer.encode(text)
+    said, told = "", []
+    for begin, end in zip([0, *cuts], [*cuts, len(tokens)], strict=True):
+        part = tokens[begin:end]
+        piece = answer.push(part, [Scored(token, -1.0, []) for token in part] if scored else ())
+        said += piece.text
+        told += [entry.token for entry in piece.logprobs]
+    rest = answer.finish()
+    return said + rest.text, told + [e.token for e in rest.logprobs], answer.stopped
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    text=st.text("abcé✓ ", max_size=30),
+    stops=st.lists(st.text("abc✓", min_size=1, max_size=4), max_size=3),
+    cuts=st.lists(st.integers(0, 60), max_size=6).map(sorted),
+    scored=st.booleans(),
+)
+def test_pieces_add_up_to_the_text_before_the_first_stop(
+    tokenizer: Tokenizer, text: str, stops: list[str], cuts: list[int], scored: bool
+) -> None:
+    length = len(tokenizer.encode(text))
+    cuts = [min(cut, length) for cut in cuts]
+    said, told, stopped = say(tokenizer, text, stops, cuts, scored)
+    whole, whole_told, _ = say(tokenizer, text, stops, [], scored)
+    assert said == whole
+    assert told == whole_told
+    assert stopped == any(stop in text for stop in stops)
+    if not stopped:
+        assert said == text
+    else:
+        assert not any(stop in said for stop in stops)
+        assert text.startswith(said)
+
+
+def test_tokens_of_the_stop_string_have_no_logprobs(tokenizer: Tokenizer) -> None:
+    _, told, stopped = say(tokenizer, "abcSTOPdef", ["STOP"], [4, 5], True)
+    assert stopped
+    assert told == ["a", "b", "c"]

@@ -1,0 +1,144 @@
+"""Where steps go: by grant, elsewhere when refused, and by the router's own word at last."""
+
+from __future__ import annotations
+
+import asyncio
+
+import openai
+import pytest
+
+from libs.errors import (
+    Aborted,
+    FailedPrecondition,
+    ResourceExhausted,
+    Unavailable,
+)
+from services.router.tests.conftest import MODEL, Stage
+
+ASK = [{"role": "user", "content": "Hi"}]
+
+
+async def ask(stage: Stage) -> str:
+    answer = await stage.openai().chat.completions.create(
+        model=MODEL,
+        messages=ASK,  # type: ignore[arg-type]
+    )
+    return answer.choices[0].message.content or ""
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        FailedPrecondition("Old.", "WEIGHTS_TOO_OLD"),
+        ResourceExhausted("Full.", "QUEUE_FULL"),
+        Unavailable("Going away.", "DRAINING"),
+    ],
+)
+async def test_a_server_that_refuses_is_excluded_from_the_next_grant(
+    stage: Stage, refusal: Exception
+) -> None:
+    stage.server.failures = [refusal]  # type: ignore[list-item]
+    other = await stage.add_server("From the other one.")
+    stage.scheduler.servers.append((other.member_id, other.address))
+    # Round robin: make the refusing one the first.
+    stage.scheduler.servers = [
+        (other.member_id, other.address),
+        (stage.server.member_id, stage.server.address),
+    ]
+    assert await ask(stage) == "From the other one."
+    first, second = stage.scheduler.acquired
+    assert second.exclude_member == stage.server.member_id
+    assert first.step_id != second.step_id
+    await stage.scheduler.wait_until(lambda scheduler: len(scheduler.released) == 1)
+    assert stage.scheduler.released[0].grant_id == "grant-1"
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [FailedPrecondition("Late.", "GRANT_EXPIRED"), Aborted("Newer leader.", "EPOCH_STALE")],
+)
+async def test_a_stale_grant_is_asked_for_again_of_any_server(
+    stage: Stage, refusal: Exception
+) -> None:
+    stage.server.failures = [refusal]  # type: ignore[list-item]
+    assert await ask(stage) == "Hello there, agent."
+    assert [each.exclude_member for each in stage.scheduler.acquired] == ["", ""]
+
+
+async def test_tries_are_bounded(stage: Stage) -> None:
+    stage.server.failures = [Aborted("Again.", "EPOCH_STALE") for _ in range(10)]
+    with pytest.raises(openai.ConflictError):
+        await ask(stage)
+    assert len(stage.server.requests) == 4
+
+
+async def test_a_server_lost_after_the_first_token_is_not_replaced(stage: Stage) -> None:
+    stage.server.fail_after = (2, Unavailable("Gone.", "ENGINE_LOST"))
+    stream = await stage.openai().chat.completions.create(
+        model=MODEL,
+        messages=ASK,  # type: ignore[arg-type]
+        stream=True,
+    )
+    with pytest.raises(openai.APIError):
+        async for _ in stream:
+            pass
+    assert len(stage.server.requests) == 1
+
+
+async def test_without_any_scheduler_the_router_places_and_says_so(bare: Stage) -> None:
+    await bare.add_server()
+    await bare.add_router()
+    assert await ask(bare) == "Hello there, agent."
+    request = bare.server.requests[0]
+    assert not request.HasField("grant")
+    assert request.self_placed.reason == "no scheduler leads this fleet"
+    metrics = (await bare.http().get("/metrics")).text
+    assert 'impala_self_placed_steps_total{model="tiny"} 1.0' in metrics
+
+
+async def test_equal_prefixes_meet_on_one_server_without_a_scheduler(bare: Stage) -> None:
+    for _ in range(3):
+        await bare.add_server()
+    await bare.add_router(scheduler_patience_s=0.0)
+    client = bare.openai()
+    for number in range(12):
+        system = f"You are agent {number % 3}. " + "Long policy. " * 30
+        await client.chat.completions.create(
+            model=MODEL,
+            messages=[
+                {"role": "system", "content": system},
+                {"role": "user", "content": f"Question {number}"},
+            ],
+        )
+    homes: dict[tuple[int, ...], set[str]] = {}
+    for server in bare.servers:
+        for request in server.requests:
+            homes.setdefault(tuple(request.prompt[:60]), set()).add(server.member_id)
+    assert len(homes) == 3
+    assert all(len(members) == 1 for members in homes.values())
+
+
+async def test_a_scheduler_that_no_longer_leads_is_waited_for_then_passed_over(
+    stage: Stage,
+) -> None:
+    stage.scheduler.leader = "sched-9"
+    assert await ask(stage) == "Hello there, agent."
+    assert stage.server.requests[0].HasField("self_placed")
+    assert len(stage.scheduler.acquired) >= 2
+
+
+async def test_a_new_leader_is_found_by_watching(stage: Stage) -> None:
+    await stage.leaderships[0].resign()
+    await stage.schedulers[0].stop()
+    second = await stage.add_scheduler()
+    assert await ask(stage) == "Hello there, agent."
+    assert len(second.acquired) == 1
+
+
+async def test_a_grant_is_waited_for_as_long_as_the_leader_lives(stage: Stage) -> None:
+    stage.scheduler.hold = asyncio.Event()
+    asking = asyncio.create_task(ask(stage))
+    await stage.scheduler.wait_until(lambda scheduler: scheduler.waiting == 1)
+    stage.scheduler.hold.set()
+    assert await asking == "Hello there, agent."
+    assert stage.server.requests[0].HasField("grant")

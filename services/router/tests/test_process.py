@@ -1,0 +1,90 @@
+"""The router as a process: its flags, its exit codes, its drain."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO
+
+import httpx
+import pytest
+
+from libs.config import ConfigError, read_config
+from libs.testing.etcd import EtcdProcess
+from services.router.config import RouterConfig
+
+
+def command(*flags: str) -> list[str]:
+    return [sys.executable, "-m", "services.router.main", *flags]
+
+
+def end_of(*flags: str) -> tuple[int, str]:
+    done = subprocess.run(command(*flags), capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stderr.strip().splitlines()[-1]
+
+
+def test_no_auth_beyond_loopback_is_refused_in_one_sentence() -> None:
+    with pytest.raises(ConfigError, match="--no-auth is for loopback only"):
+        read_config(RouterConfig, ["--no-auth", "--host", "0.0.0.0"], env={})
+
+
+def test_ports_and_prices_have_documented_defaults() -> None:
+    config = read_config(RouterConfig, [], env={})
+    assert (config.http_port, config.port, config.price_per_engine_hour) == (8080, 7070, 1.0)
+    assert not config.no_auth
+
+
+def test_an_etcd_that_is_away_is_one_sentence(tmp_path: Path) -> None:
+    code, text = end_of(
+        *("--no-auth", "--etcd", "127.0.0.1:9", "--objects", str(tmp_path)),
+        *("--http-port", "0", "--port", "0"),
+    )
+    assert code == 1
+    assert text.startswith("router: etcd at 127.0.0.1:9 cannot be reached")
+    assert text.endswith("start etcd, or give another --etcd.")
+
+
+def test_a_port_in_use_is_one_sentence(tmp_path: Path, etcd: EtcdProcess) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code, text = end_of(
+            *("--no-auth", "--etcd", etcd.endpoint, "--objects", str(tmp_path)),
+            *("--http-port", str(port), "--port", "0"),
+        )
+    assert code == 1
+    assert text.startswith(f"router: The HTTP port {port} on 127.0.0.1 is in use")
+
+
+def wait_for_url(stderr: IO[str]) -> str:
+    for line in stderr:
+        if match := re.search(r"serving HTTP url=(\S+)", line):
+            return match[1]
+    raise AssertionError("the router ended before it served")
+
+
+def test_it_serves_and_drains_on_sigterm(tmp_path: Path, etcd: EtcdProcess) -> None:
+    flags = ("--no-auth", "--etcd", etcd.endpoint, "--objects", str(tmp_path))
+    process = subprocess.Popen(
+        command(*flags, "--http-port", "0", "--port", "0", "--drain-s", "2"),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        url = wait_for_url(process.stderr)
+        answer = httpx.get(f"{url}/health", timeout=10)
+        assert json.loads(answer.text) == {"status": "ok"}
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{url}/health", timeout=5)
+    finally:
+        process.kill()
+        process.communicate()
