@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
 import orjson
 from rich.console import Console
@@ -23,14 +23,22 @@ from services.cli.core.progress import Progress
 from services.cli.supervisor.supervisor import Happened
 
 PLAIN_EVERY_S = 5.0
+UNBOUNDED_WIDTH = 1000
 
 
 def out() -> Console:
-    return Console(file=sys.stdout, highlight=False, soft_wrap=not sys.stdout.isatty())
+    return _console(sys.stdout)
 
 
 def err() -> Console:
-    return Console(file=sys.stderr, highlight=False, soft_wrap=not sys.stderr.isatty())
+    return _console(sys.stderr)
+
+
+def _console(file: TextIO) -> Console:
+    # A file or a pipe has no width: nothing is folded there, so that each row is a line.
+    if file.isatty():
+        return Console(file=file, highlight=False)
+    return Console(file=file, highlight=False, soft_wrap=True, width=UNBOUNDED_WIDTH)
 
 
 def print_json(value: Any) -> None:
@@ -51,7 +59,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str =
         shown.add_column(column.rstrip(">"), justify="right" if right else "left", overflow="fold")
     for row in rows:
         shown.add_row(*(_cell(value) for value in row))
-    out().print(shown, markup=False)
+    _print_rows(shown)
 
 
 def pairs(title: str, rows: Iterable[tuple[str, object]]) -> None:
@@ -60,7 +68,15 @@ def pairs(title: str, rows: Iterable[tuple[str, object]]) -> None:
     shown.add_column(overflow="fold")
     for name, value in rows:
         shown.add_row(name, _cell(value))
-    out().print(shown)
+    _print_rows(shown)
+
+
+def _print_rows(shown: Table) -> None:
+    """Without the blanks that fill a row up to the table's width."""
+    console = out()
+    with console.capture() as captured:
+        console.print(shown)
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
 def _cell(value: object) -> str:
@@ -122,8 +138,8 @@ class StartReporter:
                 self._waiting.append(name)
             case "ready":
                 self._done(name)
-                again = " again" if happened.restarts else ""
-                self._line(f"{name} is ready{again} ({self._elapsed()})")
+                took = f" ({self._elapsed()})"
+                self._line(f"{name} is ready" + (" again" if happened.restarts else took))
             case "exited":
                 self._done(name)
                 how = f"signal {-happened.code}" if happened.code < 0 else f"code {happened.code}"
@@ -196,8 +212,8 @@ class BatchProgress:
         if self._bar is not None:
             self._bar.stop()
 
-    def show(self, status: str, progress: Progress, *, last: bool = False) -> None:
-        detail = describe(progress)
+    def show(self, status: str, progress: Progress) -> None:
+        detail = describe(progress) if progress.total else ""
         if self._bar is not None:
             self._bar.update(
                 self._task,
@@ -208,10 +224,11 @@ class BatchProgress:
             )
             return
         now = time.monotonic()
-        if last or now - self._shown_at >= PLAIN_EVERY_S:
+        is_last = progress.total > 0 and progress.done == progress.total
+        if is_last or now - self._shown_at >= PLAIN_EVERY_S:
             self._shown_at = now
-            lines = f"{progress.done}/{progress.total} lines"
-            self._console.print(f"  {status}: {lines}  {detail}", markup=False)
+            lines = f"{progress.done}/{progress.total} lines  " if progress.total else ""
+            self._console.print(f"  {status}  {lines}{detail}", markup=False)
 
 
 def describe(progress: Progress) -> str:
