@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import msgspec
 
-from impala.leap.v1 import leap_pb2
 from impala.modelserver.v1 import modelserver_pb2_grpc
 from libs.clock import Clock, SystemClock
 from libs.cluster.client import EtcdClient
@@ -33,7 +32,7 @@ from libs.rpc.frame import (
 )
 from services.modelserver.adapters.kvstore_tier import KvStoreTier
 from services.modelserver.adapters.report_sender import ReportSender
-from services.modelserver.adapters.weight_registrar import register_weights
+from services.modelserver.adapters.weight_registrar import manifest_of, register_weights
 from services.modelserver.api import Identity, ModelServerApi, Served
 from services.modelserver.app import ModelServerApp
 from services.modelserver.config import ModelServerConfig
@@ -268,25 +267,13 @@ class _Unit:
 
     async def _number(self, leaps: Members, membership: Membership) -> None:
         """Learn the served version's number from Leap and tell the cluster."""
+        manifest = manifest_of(self._herd.limits.model, self._config.model, self._loaded.digests)
         seq = await register_weights(
-            self._manifest(), leaps, clock=self._clock, tls=client_tls(self._config)
+            manifest, leaps, clock=self._clock, tls=client_tls(self._config)
         )
         self._herd.app.weights.seq = seq
         membership.publish(self._info())
         log.info("weights registered", extra={"seq": seq})
-
-    def _manifest(self) -> leap_pb2.Manifest:
-        digests = self._loaded.digests
-        return leap_pb2.Manifest(
-            model=self._herd.limits.model,
-            digest=digests.root,
-            config_digest=digests.config,
-            source=self._config.model,
-            tensors=[
-                leap_pb2.TensorDigest(name=name, digest=digest)
-                for name, digest in sorted(digests.tensors.items())
-            ],
-        )
 
     def _info(self) -> dict[str, object]:
         identity, limits, app = self._identity, self._herd.limits, self._herd.app

@@ -7,11 +7,36 @@ from libs.clock import Clock
 from libs.cluster.members import Members
 from libs.errors import ImpalaError
 from libs.rpc import ClientTls, call, connect
+from services.modelserver.herd.models.digest import ModelDigests, layout_signature
+from services.modelserver.herd.models.source import FLOAT_DTYPES
 
 log = logging.getLogger(__name__)
 
 _TIMEOUT_S = 5.0
 _RETRY_S = 1.0
+_DTYPE_CODES = {dtype: code for code, dtype in FLOAT_DTYPES.items()}
+
+
+def manifest_of(model: str, source: str, digests: ModelDigests) -> leap_pb2.Manifest:
+    """The manifest of loaded weights. Plain types are named as safetensors does (F32, F16, BF16),
+    quantized ones as GGUF does."""
+    return leap_pb2.Manifest(
+        model=model,
+        digest=digests.root,
+        config_digest=digests.config,
+        layout_signature=layout_signature(digests),
+        source=source,
+        tensors=[
+            leap_pb2.TensorDigest(
+                name=name,
+                dtype=_DTYPE_CODES.get(tensor.dtype, tensor.dtype),
+                shape=tensor.shape,
+                digest=tensor.digest,
+            )
+            for name, tensor in digests.tensors.items()
+        ],
+        bytes=digests.stored_bytes,
+    )
 
 
 async def register_weights(

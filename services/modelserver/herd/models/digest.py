@@ -18,12 +18,26 @@ from services.modelserver.herd.models.source import SourceTensor, WeightSource
 
 
 @dataclass(frozen=True, slots=True)
+class TensorDigest:
+    """What a manifest says of one stored tensor; ``stored_bytes`` is its size in the file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    stored_bytes: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class ModelDigests:
-    """All digests are 32 bytes. ``root`` names the weight version."""
+    """All digests are 32 bytes. ``root`` names the weight version. ``tensors`` by sorted name."""
 
     root: bytes
     config: bytes
-    tensors: Mapping[str, bytes]
+    tensors: Mapping[str, TensorDigest]
+
+    @property
+    def stored_bytes(self) -> int:
+        return sum(tensor.stored_bytes for tensor in self.tensors.values())
 
 
 def digest_source(source: WeightSource, threads: int = 1) -> ModelDigests:
@@ -33,16 +47,28 @@ def digest_source(source: WeightSource, threads: int = 1) -> ModelDigests:
         parts = pool.map(lambda name: tensor_digest(source.tensors[name]), names)
         tensors = dict(zip(names, parts, strict=True))
     config = config_digest(source.config)
-    return ModelDigests(weights_root(config, tensors), config, tensors)
+    root = weights_root(config, {name: each.digest for name, each in tensors.items()})
+    return ModelDigests(root, config, tensors)
 
 
-def tensor_digest(tensor: SourceTensor) -> bytes:
+def tensor_digest(tensor: SourceTensor) -> TensorDigest:
     """blake2b over a one-line header (name, dtype, shape) and the stored bytes."""
     shape = ",".join(str(n) for n in tensor.shape)
     state = hashlib.blake2b(digest_size=WEIGHT_DIGEST_BYTES)
     state.update(f"{tensor.name}\0{tensor.dtype}\0{shape}\0".encode())
-    state.update(tensor.stored())
-    return state.digest()
+    stored = tensor.stored()
+    state.update(stored)
+    return TensorDigest(tensor.dtype, tensor.shape, stored.nbytes, state.digest())
+
+
+def layout_signature(digests: ModelDigests) -> str:
+    """Equal exactly when two versions have tensors of the same names, stored types and shapes, so
+    that one can take the other's place without building the model anew."""
+    state = hashlib.blake2b(digest_size=16)
+    for name, tensor in digests.tensors.items():
+        shape = ",".join(str(n) for n in tensor.shape)
+        state.update(f"{name}\0{tensor.dtype}\0{shape}\0".encode())
+    return f"layout1:{state.hexdigest()}"
 
 
 def config_digest(config: ModelConfig) -> bytes:

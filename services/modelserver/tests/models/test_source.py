@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from services.modelserver.herd.models.config import config_from_folder, config_from_hf
-from services.modelserver.herd.models.digest import digest_source
+from services.modelserver.herd.models.digest import digest_source, layout_signature
 from services.modelserver.herd.models.errors import BadWeights, ModelNotFound, UnsupportedModel
 from services.modelserver.herd.models.loader import load_model
 from services.modelserver.herd.models.source import check_complete, iter_float32, open_source
@@ -217,6 +217,7 @@ class TestDigest:
         whole, shards = (digest_source(open_source(tmp_path / n)) for n in ("whole", "shards"))
         assert whole == shards
         assert len(whole.root) == 32
+        assert layout_signature(whole) == layout_signature(shards)
 
     def test_one_changed_bit_changes_its_tensor_and_the_root_only(self, tmp_path: Path) -> None:
         save_tiny(tmp_path)
@@ -230,6 +231,7 @@ class TestDigest:
         assert before.root != after.root
         assert before.config == after.config
         assert [n for n in after.tensors if after.tensors[n] != before.tensors[n]] == [Q]
+        assert layout_signature(after) == layout_signature(before)
 
     def test_the_config_counts(self, tmp_path: Path) -> None:
         save_tiny(tmp_path)
@@ -242,8 +244,10 @@ class TestDigest:
     def test_stored_precision_counts(self, tmp_path: Path) -> None:
         reference = save_tiny(tmp_path / "f32")
         reference.bfloat16().save_pretrained(tmp_path / "bf16")
-        roots = {digest_source(open_source(tmp_path / n)).root for n in ("f32", "bf16")}
-        assert len(roots) == 2
+        full, half = (digest_source(open_source(tmp_path / n)) for n in ("f32", "bf16"))
+        assert full.root != half.root
+        assert layout_signature(full) != layout_signature(half)
+        assert full.stored_bytes == 2 * half.stored_bytes
 
 
 def test_a_tied_model_may_store_its_head_again(tmp_path: Path) -> None:

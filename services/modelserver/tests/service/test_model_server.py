@@ -27,7 +27,7 @@ from libs.errors import (
     Unavailable,
     Unimplemented,
 )
-from libs.hashing import account_salt, content_hashes, pack
+from libs.hashing import account_salt, content_hashes, pack, weights_root
 from libs.records import keys
 from libs.rpc import from_rpc_error
 from libs.testing.etcd import EtcdProcess
@@ -309,11 +309,25 @@ async def test_reports_wait_for_a_leader(
         assert report.usage.prompt_tokens == 10
 
 
+async def test_the_manifest_says_how_each_tensor_is_stored(
+    rig: Rig, reference: LlamaForCausalLM
+) -> None:
+    (manifest,) = rig.leap.manifests
+    shapes = {tensor.name: tuple(tensor.shape) for tensor in manifest.tensors}
+    parameters = dict(reference.named_parameters())
+    assert shapes == {name: tuple(each.shape) for name, each in parameters.items()}
+    assert {tensor.dtype for tensor in manifest.tensors} == {"F32"}
+    assert manifest.bytes == sum(4 * each.numel() for each in parameters.values())
+    assert manifest.layout_signature.startswith("layout1:")
+
+
 async def test_the_manifest_names_every_tensor_and_the_member_tells_its_version(rig: Rig) -> None:
     (manifest,) = rig.leap.manifests
     names = [tensor.name for tensor in manifest.tensors]
     assert "model.embed_tokens.weight" in names and names == sorted(names)
-    assert len(manifest.digest) == 32
+    assert manifest.digest == weights_root(
+        manifest.config_digest, {tensor.name: tensor.digest for tensor in manifest.tensors}
+    )
     async with Members(rig.etcd, "modelserver") as members:
 
         def tells_its_version() -> bool:
