@@ -108,6 +108,9 @@ class FakeRouter(router_pb2_grpc.BatchWorkerServicer):
     answered: asyncio.Event = field(default_factory=asyncio.Event)
     received: int = 0
     most_unanswered: int = 0
+    job_id: str = JOB.id
+    """The job that Index resolves."""
+    indexed: int = 0
     spoil: str = ""
     """The first answer to this custom_id carries a damaged record."""
     trace_of: Callable[[str], str] = lambda custom_id: ""
@@ -117,12 +120,13 @@ class FakeRouter(router_pb2_grpc.BatchWorkerServicer):
     ) -> AsyncIterator[router_pb2.IndexProgress]:
         data = await self.objects.get(request.input_object)
         done = router_pb2.IndexDone(
-            job_id=JOB.id, model=MODEL, input_bytes=len(data), errors=self.faults
+            job_id=self.job_id, model=MODEL, input_bytes=len(data), errors=self.faults
         )
         if not self.faults:
             entries = list(index_of(data))
             await self.objects.put(request.index_object, pack_entries(entries))
             done.lines = len(entries)
+        self.indexed += 1
         yield router_pb2.IndexProgress(bytes_done=len(data), done=done)
 
     async def Execute(

@@ -35,9 +35,10 @@ log = logging.getLogger(__name__)
 class RunSettings:
     flush: FlushPolicy = field(default_factory=FlushPolicy)
     limits: RunLimits = field(default_factory=RunLimits)
-    min_window: int = 16
+    min_window: int = 4
     max_window: int = 512
-    """Lines handed out at once: twice what the fleet's servers take, within these."""
+    """Lines handed out at once: the run's share of twice what the fleet's servers take, within
+    these."""
     stop_within_s: float = 10.0
     """What a cancelled or expired run waits for the answers to its handed-out lines."""
     settle_within_s: float = 3.0
@@ -258,7 +259,8 @@ class RunExecutor:
         capacity = self._context.desk.state.capacity()
         if not capacity:
             return 0
-        return max(self._settings.min_window, min(self._settings.max_window, 2 * capacity))
+        share = 2 * capacity // max(1, self._context.keeper.active_runs)
+        return max(self._settings.min_window, min(self._settings.max_window, share))
 
     def _flush_when_due(self, group: asyncio.TaskGroup, now: float) -> None:
         if self._flushing is not None and not self._flushing.done():

@@ -83,12 +83,11 @@ class Intake:
 
     async def _validate(self, head: BatchHead) -> None:
         try:
-            async with self._slots:
-                batch = await self._writer.read(keys.batch(head.account, head.id), BatchRecord)
-                if batch is not None and batch.status == VALIDATING:
-                    moved, more = await self._unless_stopped(batch)
-                    record = put_record(keys.batch(batch.account, batch.id), moved)
-                    await self._writer.commit([record, *more])
+            batch = await self._writer.read(keys.batch(head.account, head.id), BatchRecord)
+            if batch is not None and batch.status == VALIDATING:
+                moved, more = await self._unless_stopped(batch)
+                record = put_record(keys.batch(batch.account, batch.id), moved)
+                await self._writer.commit([record, *more])
         finally:
             self._known.discard(head.id)
 
@@ -144,7 +143,8 @@ class Intake:
         for attempt in range(1, self._settings.max_attempts + 1):
             address = await self._some_router(attempt)
             try:
-                return await self._routers.index(address, ask)
+                async with self._slots:
+                    return await self._routers.index(address, ask)
             except ImpalaError as error:
                 if isinstance(error, _FINAL) or attempt == self._settings.max_attempts:
                     raise

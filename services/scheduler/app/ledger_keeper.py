@@ -78,6 +78,11 @@ class LedgerKeeper:
         """Runs that the book has sums of."""
         return self._ledger.runs()
 
+    @property
+    def active_runs(self) -> int:
+        """Runs that execute now."""
+        return len(self._active)
+
     def open_run(self, run_id: str) -> None:
         self._ledger.open_run(run_id)
         if run_id not in self._active:

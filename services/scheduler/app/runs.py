@@ -1,4 +1,4 @@
-"""All active runs of a fleet: each gets an executor, the oldest first."""
+"""All active runs of a fleet: each gets an executor, and a share of the fleet's places."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from services.scheduler.app.writer import LeadershipLost
 
 log = logging.getLogger(__name__)
 
-MAX_ACTIVE = 32
-"""Runs executed at once; later ones wait. Their lines share the fleet either way."""
 MAX_CRASHES = 5
 """Executors of one run that may fail for no known reason before the run is failed."""
 
@@ -23,7 +21,6 @@ class RunManager:
         self._context = context
         self._known: set[str] = set()
         self._executors: dict[str, RunExecutor] = {}
-        self._slots = asyncio.Semaphore(MAX_ACTIVE)
         self._active = context.metrics.gauge(
             "impala_scheduler_active_runs", "Runs being executed.", ["fleet"]
         ).labels(context.fleet)
@@ -53,16 +50,15 @@ class RunManager:
         ]
 
     async def _execute(self, run_id: str) -> None:
-        async with self._slots:
-            self._active.inc()
-            try:
-                for crashes in range(MAX_CRASHES + 1):
-                    if await self._attempt(run_id, last=crashes == MAX_CRASHES):
-                        return
-                    await self._context.clock.sleep(min(10.0, 0.5 * 2**crashes))
-            finally:
-                self._executors.pop(run_id, None)
-                self._active.dec()
+        self._active.inc()
+        try:
+            for crashes in range(MAX_CRASHES + 1):
+                if await self._attempt(run_id, last=crashes == MAX_CRASHES):
+                    return
+                await self._context.clock.sleep(min(10.0, 0.5 * 2**crashes))
+        finally:
+            self._executors.pop(run_id, None)
+            self._active.dec()
 
     async def _attempt(self, run_id: str, last: bool) -> bool:
         """True once the run has ended. An unexpected failure is tried again, but not for ever."""

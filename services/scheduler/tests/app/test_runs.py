@@ -257,14 +257,15 @@ async def test_the_window_bounds_what_is_handed_out(
 
 async def test_two_routers_share_a_run(client: EtcdClient, objects: ObjectStore) -> None:
     async with world(client, objects) as w, router_member(client, FakeRouter(objects), "r2") as r2:
-        w.router.hold = r2.hold = asyncio.Event()
+        w.server.phase = "loading"
         async with scheduler_member(client, objects):
             submitted = await w.submitter.submit(lines_of([f"ok-{n}" for n in range(40)]))
-            await eventually(lambda: w.router.received > 0 and r2.received > 0)
-            w.router.hold.set()
+            await eventually(lambda: bool(w.router.epochs) and bool(r2.epochs))
+            w.server.phase = "serving"
             batch = await w.ended(submitted)
         assert len(await w.custom_ids(batch.output_file_id)) == 40
         assert w.router.executed and r2.executed
+        assert set((w.router.executed + r2.executed).values()) == {1}
 
 
 async def test_lines_that_share_a_trace_are_one_task(
@@ -275,6 +276,22 @@ async def test_lines_that_share_a_trace_are_one_task(
         submitted = await w.submitter.submit(lines_of(["ok-a1", "ok-a2", "ok-b1"]))
         await w.ended(submitted)
         assert (await w.run(submitted)).ledger.tasks == 2
+
+
+async def test_a_batch_that_no_server_can_take_does_not_hold_up_others(
+    client: EtcdClient, objects: ObjectStore
+) -> None:
+    """A job whose model nobody serves: its batch waits, and can be cancelled."""
+    async with world(client, objects) as w, scheduler_member(client, objects):
+        w.router.job_id = "job-00000009"
+        await w.submitter.job(msgspec.structs.replace(JOB, id="job-00000009", model="m", fleet=""))
+        waiting = [await w.submitter.submit(lines_of(["ok-1"])) for _ in range(6)]
+        await eventually(lambda: w.router.indexed == 6)
+        w.router.job_id = JOB.id
+        assert (await w.ended(await w.submitter.submit(lines_of(["ok-1"])))).status == "completed"
+        for each in waiting:
+            await w.submitter.cancel(each)
+        assert {(await w.ended(each)).status for each in waiting} == {"cancelled"}
 
 
 async def test_progress_is_pushed_until_the_run_has_ended(
