@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import openai
 import pytest
@@ -15,13 +16,13 @@ from libs.errors import (
 )
 from services.router.tests.conftest import MODEL, Stage
 
-ASK = [{"role": "user", "content": "Hi"}]
+ASK: Any = [{"role": "user", "content": "Hi"}]
 
 
 async def ask(stage: Stage) -> str:
     answer = await stage.openai().chat.completions.create(
         model=MODEL,
-        messages=ASK,  # type: ignore[arg-type]
+        messages=ASK,
     )
     return answer.choices[0].message.content or ""
 
@@ -76,7 +77,7 @@ async def test_a_server_lost_after_the_first_token_is_not_replaced(stage: Stage)
     stage.server.fail_after = (2, Unavailable("Gone.", "ENGINE_LOST"))
     stream = await stage.openai().chat.completions.create(
         model=MODEL,
-        messages=ASK,  # type: ignore[arg-type]
+        messages=ASK,
         stream=True,
     )
     with pytest.raises(openai.APIError):

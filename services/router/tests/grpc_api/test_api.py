@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import grpc
 import msgspec
@@ -14,7 +15,7 @@ from impala.router.v1 import router_pb2, router_pb2_grpc
 from libs.records import keys
 from libs.records.batch import BatchRecord, LedgerRecord, RunRecord, SegmentRef
 from libs.records.segment import encode_segment
-from libs.rpc import connect
+from libs.rpc import connect, from_rpc_error
 from services.router.testing import Gate
 from services.router.tests.conftest import MODEL, Stage
 
@@ -54,9 +55,8 @@ async def test_a_bad_field_is_invalid_argument_and_named(channel: grpc.aio.Chann
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await stub.Complete(ask(temperature=9))
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
-    trailers = dict(caught.value.trailing_metadata() or ())
-    assert trailers["impala-field"] == "temperature"
-    assert trailers["impala-reason"] == "INVALID_VALUE"
+    error = from_rpc_error(caught.value)
+    assert (error.field, error.reason) == ("temperature", "INVALID_VALUE")
 
 
 async def test_a_deadline_reaches_the_engine(stage: Stage, channel: grpc.aio.Channel) -> None:
@@ -169,7 +169,7 @@ async def test_a_batchs_results_are_followed_to_its_end(
         refs.append(SegmentRef(object=name, lines=lines, bytes=len(data)))
     await put_run(stage, record, refs[:1])
 
-    def results(**asked: object) -> grpc.aio.UnaryStreamCall:
+    def results(**asked: Any) -> Any:
         return stub.Results(router_pb2.ResultsRequest(batch_id=batch.id, **asked))
 
     now = [(line.line_json, line.is_error) async for line in results()]

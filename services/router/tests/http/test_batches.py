@@ -30,7 +30,7 @@ async def upload(client: openai.AsyncOpenAI) -> str:
 async def create(client: openai.AsyncOpenAI, **changes: object) -> openai.types.Batch:
     if "input_file_id" not in changes:
         changes["input_file_id"] = await upload(client)
-    return await client.batches.create(**(ASKED | changes))  # type: ignore[arg-type]
+    return await client.batches.create(**(ASKED | changes))
 
 
 async def record_of(stage: Stage, batch_id: str) -> BatchRecord:

@@ -13,7 +13,7 @@ from libs.errors import FailedPrecondition, InvalidArgument, ResourceExhausted, 
 from services.router.testing import Gate
 from services.router.tests.conftest import MODEL, Stage
 
-ASK = [{"role": "user", "content": "Hi"}]
+ASK: Any = [{"role": "user", "content": "Hi"}]
 
 
 def envelope(answer: Any) -> dict[str, Any]:
@@ -101,7 +101,7 @@ async def test_a_field_that_is_wrong_is_named(
 
 async def test_an_unknown_model_is_404_to_the_official_client(stage: Stage) -> None:
     with pytest.raises(openai.NotFoundError) as caught:
-        await stage.openai().chat.completions.create(model="no-such", messages=ASK)  # type: ignore[arg-type]
+        await stage.openai().chat.completions.create(model="no-such", messages=ASK)
     assert caught.value.code == "model_not_found"
     assert caught.value.param == "model"
     assert caught.value.request_id
@@ -150,7 +150,7 @@ async def test_the_official_client_raises_on_a_stream_that_breaks(stage: Stage) 
     stage.server.fail_after = (3, Unavailable("The engine is gone.", "ENGINE_LOST"))
     stream = await stage.openai().chat.completions.create(
         model=MODEL,
-        messages=ASK,  # type: ignore[arg-type]
+        messages=ASK,
         stream=True,
     )
     with pytest.raises(openai.APIError) as caught:
@@ -174,6 +174,6 @@ async def test_a_409_is_not_retried_by_the_official_client(stage: Stage) -> None
     with pytest.raises(openai.ConflictError):
         await stage.openai(max_retries=2).chat.completions.create(
             model=MODEL,
-            messages=ASK,  # type: ignore[arg-type]
+            messages=ASK,
         )
     assert len(stage.server.requests) == 1
