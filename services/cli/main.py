@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import typer
 from typer._click.exceptions import ClickException, NoArgsIsHelpError
@@ -33,10 +34,10 @@ for name, group in (
     app.add_typer(group, name=name)
 
 
-def main() -> int:
-    """Runs the command of sys.argv and returns its exit code."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command of `arguments`, sys.argv's if None, and returns its exit code."""
     try:
-        code = app(standalone_mode=False)
+        code = app(args=arguments, prog_name="impala", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except typer.Exit as end:
         return int(end.exit_code)

@@ -1,0 +1,172 @@
+"""What is said when a command cannot do its work: one sentence, an exit code, no traceback."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from libs.testing.rpc import free_port
+from services.cli.main import main
+
+
+@pytest.fixture(autouse=True)
+def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for name in ("IMPALA_URL", "IMPALA_API_KEY", "IMPALA_STATE", "IMPALA_ETCD"):
+        monkeypatch.delenv(name, raising=False)
+
+
+class Said:
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+
+Impala = Callable[..., Said]
+
+
+@pytest.fixture
+def impala(capsys: pytest.CaptureFixture[str]) -> Impala:
+    def run(*arguments: str | Path) -> Said:
+        code = main([str(each) for each in arguments])
+        out, err = capsys.readouterr()
+        return Said(code, out, err)
+
+    return run
+
+
+def assert_one_sentence(said: Said, code: int, *parts: str) -> None:
+    assert said.code == code
+    assert said.err.startswith("impala: ")
+    assert said.err.count("\n") == 1, said.err
+    for part in parts:
+        assert part in said.err
+
+
+def request(model: str = "smollm2-135m", custom_id: str = "a") -> str:
+    body = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+    url = "/v1/chat/completions"
+    return json.dumps({"custom_id": custom_id, "method": "POST", "url": url, "body": body})
+
+
+@pytest.fixture
+def requests(tmp_path: Path) -> Path:
+    path = tmp_path / "in.jsonl"
+    path.write_text(f"{request()}\n{request(custom_id='b')}\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["up", "--modle", "x"], "--modle"),
+        (["up", "--servers", "0"], "--servers"),
+        (["up", "--precision", "int3"], "int3"),
+        (["up", "--http-port", "eighty"], "--http-port"),
+        (["up", "--kv-bytes", "much"], "--kv-bytes"),
+        (["upp"], "upp"),
+        (["batch", "status"], "BATCH"),
+        (["run", "in.jsonl"], "--output"),
+    ],
+)
+def test_a_wrong_flag(impala: Impala, arguments: Sequence[str], part: str) -> None:
+    assert_one_sentence(impala(*arguments), 2, part)
+
+
+def test_a_missing_model(impala: Impala) -> None:
+    said = impala("up", "--model", "no-such", "--http-port", "0")
+    assert_one_sentence(said, 1, "There is no model 'no-such'", "smollm2-135m")
+
+
+def test_a_model_folder_without_a_model(impala: Impala, tmp_path: Path) -> None:
+    said = impala("up", "--model", tmp_path, "--http-port", "0")
+    assert_one_sentence(said, 1, "no config.json")
+
+
+def test_an_http_port_in_use(impala: Impala, tmp_path: Path) -> None:
+    model = tmp_path / "m"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        said = impala("up", "--model", model, "--http-port", str(port))
+    assert said.code == 1
+    assert f"impala: Port {port} is in use" in said.err
+    assert "--http-port" in said.err
+
+
+def test_nothing_runs(impala: Impala, tmp_path: Path) -> None:
+    for command in (["ps"], ["down"], ["jobs", "list"], ["batch", "list"], ["keys", "list"]):
+        assert_one_sentence(impala(*command), 1, "No instance runs in", "impala up")
+
+
+def test_ps_of_nothing_is_an_empty_list_and_a_failure(impala: Impala) -> None:
+    said = impala("ps", "--json")
+    assert said.code == 1
+    assert json.loads(said.out) == []
+
+
+def test_nobody_answers_at_the_url(impala: Impala) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    said = impala("jobs", "list", "--url", url)
+    assert_one_sentence(said, 1, f"Nothing answers at {url}", "impala up", "--url")
+
+
+def test_a_url_that_is_none(impala: Impala) -> None:
+    assert_one_sentence(impala("jobs", "list", "--url", "localhost"), 1, "localhost")
+
+
+def test_an_unreachable_etcd(impala: Impala) -> None:
+    etcd = f"127.0.0.1:{free_port()}"
+    said = impala("keys", "create", "--account", "a", "--etcd", etcd)
+    assert_one_sentence(said, 1, f"etcd at {etcd} does not answer", "--etcd")
+
+
+def test_run_does_not_overwrite_answers(impala: Impala, requests: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out.jsonl"
+    output.write_text("precious\n")
+    said = impala("run", requests, "-o", output)
+    assert_one_sentence(said, 2, f"{output} exists", "--force")
+    assert output.read_text() == "precious\n"
+
+
+def test_run_does_not_overwrite_failed_lines_either(
+    impala: Impala, requests: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "out.errors.jsonl").write_text("precious\n")
+    said = impala("run", requests, "-o", tmp_path / "out.jsonl")
+    assert_one_sentence(said, 2, "out.errors.jsonl exists")
+
+
+def test_run_needs_its_input(impala: Impala, tmp_path: Path) -> None:
+    said = impala("run", tmp_path / "none.jsonl", "-o", tmp_path / "out.jsonl")
+    assert_one_sentence(said, 2, "none.jsonl cannot be read: No such file")
+
+
+def test_run_needs_the_outputs_folder(impala: Impala, requests: Path, tmp_path: Path) -> None:
+    said = impala("run", requests, "-o", tmp_path / "none" / "out.jsonl")
+    assert_one_sentence(said, 2, "none does not exist")
+
+
+def test_run_with_lines_for_another_model(impala: Impala, requests: Path, tmp_path: Path) -> None:
+    said = impala("run", requests, "-o", tmp_path / "out.jsonl", "--model", "./mine")
+    assert_one_sentence(
+        said, 2, "Line 1 asks for the model 'smollm2-135m'", "--substitute-model", "'./mine'"
+    )
+
+
+def test_run_with_lines_for_two_models(impala: Impala, tmp_path: Path) -> None:
+    path = tmp_path / "two.jsonl"
+    path.write_text(f"{request()}\n\n{request('other')}\n")
+    said = impala("run", path, "-o", tmp_path / "out.jsonl")
+    assert_one_sentence(said, 2, "Line 3 asks for the model 'other'", "make two files")
+
+
+def test_run_with_no_model_at_all(impala: Impala, tmp_path: Path) -> None:
+    path = tmp_path / "empty.jsonl"
+    path.touch()
+    said = impala("run", path, "-o", tmp_path / "out.jsonl")
+    assert_one_sentence(said, 2, "--model")
