@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from libs.cluster.client import EtcdClient
-from libs.cluster.tests.eventually import eventually
 from libs.testing.etcd import EtcdProcess
+from libs.testing.waiting import eventually
 
 WITHIN_S = 15.0
 

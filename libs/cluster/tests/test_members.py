@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from libs.cluster.client import EtcdClient
 from libs.cluster.members import Members
 from libs.cluster.membership import Membership
-from libs.cluster.tests.eventually import eventually
 from libs.testing.etcd import EtcdProcess
+from libs.testing.waiting import eventually
 
 WITHIN_S = 20.0
 TTL_S = 2

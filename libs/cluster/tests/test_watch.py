@@ -8,9 +8,9 @@ import pytest
 
 from libs.cluster.client import EtcdClient
 from libs.cluster.errors import ClusterUnavailable
-from libs.cluster.tests.eventually import eventually
 from libs.cluster.watch import DeleteEvent, PutEvent, Snapshot, Watch, WatchItem
 from libs.testing.etcd import EtcdProcess, free_ports
+from libs.testing.waiting import eventually
 
 WITHIN_S = 15.0
 

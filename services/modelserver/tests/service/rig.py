@@ -133,23 +133,32 @@ async def rest_of(call: Any) -> list[pb.GenerateResponse]:
 
 @contextlib.asynccontextmanager
 async def model_server(
-    folder: Path, etcd_endpoint: str, *, leap_seq: int = 3, with_leader: bool = True, **flags: Any
+    folder: Path,
+    etcd_endpoint: str,
+    *,
+    leap_seq: int = 3,
+    with_leader: bool = True,
+    keep_cluster: bool = False,
+    **flags: Any,
 ) -> AsyncIterator[Rig]:
-    """Up and serving, with a Leap and a scheduler that leads its fleet."""
+    """Up and serving. With a Leap and a scheduler that leads its fleet, in a cluster of its own;
+    with `keep_cluster` it joins the one that is there."""
     scheduler = FakeScheduler()
     leap = FakeLeap(leap_seq)
     async with contextlib.AsyncExitStack() as stack:
         etcd = await stack.enter_async_context(EtcdClient([etcd_endpoint]))
-        await etcd.delete_prefix("/impala/")
+        if not keep_cluster:
+            await etcd.delete_prefix("/impala/")
         for service, add, servicer in (
             ("scheduler", scheduler_pb2_grpc.add_SchedulerServicer_to_server, scheduler),
             ("leap", leap_pb2_grpc.add_LeapServicer_to_server, leap),
         ):
             rpc = await stack.enter_async_context(serving((add, servicer)))
             info = {"address": rpc.address, "incarnation": "x"}
-            await stack.enter_async_context(
-                Membership(etcd, service, f"{service}-0", info, incarnation="x")
-            )
+            if not keep_cluster:
+                await stack.enter_async_context(
+                    Membership(etcd, service, f"{service}-0", info, incarnation="x")
+                )
         config = ModelServerConfig(
             **{
                 "port": free_port(),
@@ -166,7 +175,8 @@ async def model_server(
             }
         )
         election = Election(etcd, keys.fleet_election(f"{MODEL}.float32"), "scheduler-0")
-        leadership = await election.campaign() if with_leader else None
+        leads = with_leader and not keep_cluster
+        leadership = await election.campaign() if leads else None
         shutdown = Shutdown()
         task = asyncio.create_task(serve(config, shutdown))
         channel = await stack.enter_async_context(connect(f"127.0.0.1:{config.port}"))
