@@ -142,6 +142,8 @@ class Router:
         models = TextModels(self._load)
         preparer = Preparer(fleets, jobs, models, wait_for_server_s=config.server_patience_s)
         self._closers += [models.aclose, placing.aclose, steps.aclose, _later(preparer.close)]
+        warming = asyncio.create_task(models.keep_warm(fleets))
+        self._closers.append(_later(warming.cancel))
         meter = Meter(self._metrics)
         pipeline = Pipeline(steps, self.maker.clock, meter, config.member)
         files = Files(
@@ -223,7 +225,7 @@ class Router:
                 await self._closers.pop()()
 
 
-def _later(close: Callable[[], None]) -> Callable[[], Awaitable[None]]:
+def _later(close: Callable[[], object]) -> Callable[[], Awaitable[None]]:
     async def closing() -> None:
         close()
 

@@ -21,8 +21,8 @@ from services.router.jobs import Jobs
 from services.router.text_model import Prompt, TextModel
 from services.router.text_models import TextModels
 
-INLINE_CHARS = 4096
-"""Texts up to here are rendered and tokenized on the event loop: well under a millisecond."""
+INLINE_CHARS = 2048
+"""Texts up to here are rendered and tokenized on the event loop: a few milliseconds at most."""
 
 
 @dataclass(frozen=True, slots=True)

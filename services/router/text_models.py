@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 
 from libs.errors import StartupError, Unavailable
+from services.router.fleets import Fleets
 from services.router.text_model import TextModel
 
 log = logging.getLogger(__name__)
@@ -15,6 +17,7 @@ Load = Callable[[str], TextModel]
 """Blocking: the source's text model, or StartupError."""
 
 RETRY_AFTER_S = 5.0
+WARM_S = 60.0
 
 
 class TextModels:
@@ -36,6 +39,15 @@ class TextModels:
         except StartupError as error:
             log.error("a tokenizer cannot be loaded", extra={"source": source, "why": str(error)})
             raise Unavailable(str(error), "NO_TOKENIZER", None, RETRY_AFTER_S) from error
+
+    async def keep_warm(self, fleets: Fleets) -> None:
+        """Loads what servers name as soon as they do, so that no request waits for it. Never
+        returns; what cannot be loaded is told by the request that needs it."""
+        while True:
+            for info in fleets.models().values():
+                with contextlib.suppress(Unavailable):
+                    await self.load(info.source)
+            await fleets.changed(WARM_S)
 
     async def aclose(self) -> None:
         for task in self._tasks.values():

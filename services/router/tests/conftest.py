@@ -171,13 +171,15 @@ class Stage:
             "api_key": "none",
             "_strict_response_validation": True,
             "max_retries": 0,
+            # Loading the machine's certificates takes longer than all else here.
+            "http_client": openai.DefaultAsyncHttpxClient(verify=False),
         }
         client = openai.AsyncOpenAI(**(options | changes))
         self.stack.push_async_callback(client.close)
         return client
 
     def http(self) -> httpx.AsyncClient:
-        client = httpx.AsyncClient(base_url=self.router.http_url, timeout=20)
+        client = httpx.AsyncClient(base_url=self.router.http_url, timeout=20, verify=False)
         self.stack.push_async_callback(client.aclose)
         return client
 
