@@ -63,6 +63,11 @@ class Leadership:
         await self.resign()
 
     @property
+    def lease_id(self) -> int:
+        """For keys that should go with the leadership."""
+        return self._lease.id
+
+    @property
     def held(self) -> bool:
         """False once the lease may have expired, also in a process that was just woken. A hint to
         stop early; what protects the state is the guard."""

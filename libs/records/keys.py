@@ -15,6 +15,7 @@ BATCHES = ROOT + "batches/"
 CANCELS = ROOT + "cancels/"
 RUNS = ROOT + "runs/"
 BOOKS = ROOT + "books/"
+LEADER_MARKERS = ROOT + "leader-markers/"
 IDEMPOTENCY = ROOT + "idempotency/"
 VERSIONS = ROOT + "versions/"
 VERSION_DIGESTS = ROOT + "version-digests/"
@@ -66,6 +67,10 @@ def run(run_id: str) -> str:
 
 def fleet_book(fleet: str) -> str:
     return f"{BOOKS}{fleet}"
+
+
+def leader_marker(epoch: int) -> str:
+    return f"{LEADER_MARKERS}{epoch:020d}"
 
 
 def idempotency(account: str, key: str) -> str:

@@ -11,7 +11,7 @@ async def eventually(
 ) -> None:
     """Returns once it holds; TimeoutError if it does not in time."""
     async with asyncio.timeout(within_s):
-        while not await _value(holds()):
+        while not await _value(holds()):  # noqa: ASYNC110  # there is no event to wait for
             await asyncio.sleep(0.01)
 
 

@@ -59,7 +59,7 @@ class KvStore:
         self.stub = stub
 
     async def stats(self) -> kvstore_pb2.StatsResponse:
-        answer: kvstore_pb2.StatsResponse = await self.stub.Stats(
+        answer: kvstore_pb2.StatsResponse = await self.stub.Stats(  # type: ignore[misc]
             kvstore_pb2.StatsRequest(), timeout=WAIT_S, wait_for_ready=True
         )
         return answer

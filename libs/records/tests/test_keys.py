@@ -22,12 +22,19 @@ ETCD = {
     "/impala/cancels/<batch_id>": keys.cancel("<batch_id>"),
     "/impala/runs/<run_id>": keys.run("<run_id>"),
     "/impala/books/<fleet>": keys.fleet_book("<fleet>"),
+    "/impala/leader-markers/<epoch>": keys.leader_marker(9),
     "/impala/idempotency/<account>/<key>": keys.idempotency("<account>", "<key>"),
     "/impala/versions/<model>/<seq>": keys.version("m", 7),
     "/impala/version-digests/<model>/<digest>": keys.version_digest("m", b"\1\2"),
     "/impala/version-tensors/<model>/<seq>/<chunk>": keys.version_tensor_chunk("m", 7, 3),
 }
-NUMBERED = {"<model>": "m", "<seq>": f"{7:020d}", "<chunk>": f"{3:04d}", "<digest>": "0102"}
+NUMBERED = {
+    "<model>": "m",
+    "<seq>": f"{7:020d}",
+    "<chunk>": f"{3:04d}",
+    "<digest>": "0102",
+    "<epoch>": f"{9:020d}",
+}
 OBJECTS = {
     "files/<account>/<file_id>": keys.file_object("<account>", "<file_id>"),
     "runs/<run_id>/index": keys.index_object("<run_id>"),

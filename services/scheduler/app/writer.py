@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 import msgspec
 
 from libs.clock import Clock
+from libs.cluster.attempt import Applied, Refused, write_once
 from libs.cluster.client import EtcdClient
 from libs.cluster.errors import ClusterUnavailable, OutcomeUnknown
 from libs.cluster.ops import Compare, Op, Put
+from libs.records import keys
 
 RETRY_S = 0.2
 
@@ -27,33 +30,58 @@ class Leads(Protocol):
     epoch: int
 
     @property
+    def lease_id(self) -> int:
+        """For keys that should go with the leadership."""
+        ...
+
+    @property
     def held(self) -> bool: ...
 
     def guard(self) -> Compare: ...
 
 
 class GuardedWriter:
-    """Every transaction compares the leader's election key. As the leader is the only writer of
-    what it writes, a transaction whose outcome is unknown is simply sent again."""
+    """Every transaction compares the leader's election key, and happens at most once.
+
+    The election key does not change with a write, so it would not stop a copy of a transaction
+    that was delayed in the network and arrives after a later one. A marker does: each write
+    replaces the marker of the one before it, and it goes with the leadership.
+    """
 
     def __init__(self, client: EtcdClient, leadership: Leads, clock: Clock) -> None:
         self.epoch = leadership.epoch
         self._client = client
         self._leadership = leadership
         self._clock = clock
+        self._marker = keys.leader_marker(leadership.epoch)
+        self._marked_at = 0
+        self._writes = 0
+        self._one_at_a_time = asyncio.Lock()
 
     async def commit(self, ops: Sequence[Op]) -> None:
         """Applies all or nothing; returns once applied. Raises LeadershipLost."""
-        guard = self._leadership.guard()
-        while self._leadership.held:
-            try:
-                result = await self._client.txn([guard], ops)
-            except (OutcomeUnknown, ClusterUnavailable):
-                await self._clock.sleep(RETRY_S)
-                continue
-            if result.succeeded:
+        async with self._one_at_a_time:
+            self._writes += 1
+            token = str(self._writes).encode()
+            put = Put(self._marker, token, self._leadership.lease_id)
+            while self._leadership.held:
+                try:
+                    outcome = await write_once(
+                        self._client,
+                        put,
+                        lambda entry: entry.value == token,
+                        expected=self._marked_at,
+                        guard=self._leadership.guard(),
+                        also=ops,
+                    )
+                except (OutcomeUnknown, ClusterUnavailable):
+                    await self._clock.sleep(RETRY_S)
+                    continue
+                revision = _applied_at(outcome, token)
+                if revision is None:
+                    break
+                self._marked_at = revision
                 return
-            break
         raise LeadershipLost(f"epoch {self.epoch} is over")
 
     async def read(self, key: str, kind: type[R]) -> R | None:
@@ -66,6 +94,15 @@ class GuardedWriter:
                 continue
             return None if entry is None else msgspec.json.decode(entry.value, type=kind)
         raise LeadershipLost(f"epoch {self.epoch} is over")
+
+
+def _applied_at(outcome: Applied | Refused, token: bytes) -> int | None:
+    """When the write took effect. What an earlier call left in doubt shows in the marker, which
+    nobody else writes."""
+    if isinstance(outcome, Applied):
+        return outcome.revision
+    found = outcome.found
+    return found.mod_revision if found is not None and found.value == token else None
 
 
 def put_record(key: str, record: msgspec.Struct) -> Put:

@@ -186,6 +186,7 @@ class Believer:
     """A leader that was paused: its own clock says that it still leads."""
 
     held = True
+    lease_id = 0
 
     def __init__(self, epoch: int, guard: Compare) -> None:
         self.epoch = epoch

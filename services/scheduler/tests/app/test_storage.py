@@ -22,6 +22,7 @@ from services.scheduler.tests.app.harness import scheduler_member, world
 class Leading:
     epoch = 1
     held = True
+    lease_id = 0
 
     def guard(self) -> Compare:
         return Compare.absent("/nothing")
