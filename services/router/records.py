@@ -60,8 +60,9 @@ async def list_page(
     """Up to `limit` records under `prefix` that `keep` wants, beyond the id `after`."""
     found: list[Record] = []
     cursor = prefix + after if after else ""
+    # One more than asked for, to know whether there are more; further on, `keep` is choosy.
+    want = min(limit + 1, _CHUNK)
     while True:
-        want = _CHUNK if limit else 1
         entries, more = await _range(client, prefix, cursor, want, newest_first)
         for entry in entries:
             record = decode(entry, kind)
@@ -72,7 +73,7 @@ async def list_page(
             found.append(record)
         if not more:
             return Page(found, False)
-        cursor = entries[-1].key
+        cursor, want = entries[-1].key, _CHUNK
 
 
 async def _range(

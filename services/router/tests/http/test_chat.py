@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from services.router.tests.conftest import MODEL, Stage
 
-ASK = [{"role": "user", "content": "Hi"}]
+ASK: Any = [{"role": "user", "content": "Hi"}]
 
 
 async def test_a_plain_answer_has_text_usage_and_the_weights_that_sampled_it(stage: Stage) -> None:
@@ -82,31 +84,29 @@ async def test_several_choices_each_have_their_own_text(stage: Stage, stream: bo
     assert found == texts
 
 
-@pytest.mark.parametrize("stop", ["END", ["xyz", "END"], "E", "END of"])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_stop_string_ends_the_answer_before_it_and_is_never_seen(
-    stage: Stage, stop: str | list[str], stream: bool
+    stage: Stage, stream: bool
 ) -> None:
     stage.server.reply = stage.saying("some text EN ENx END of it and more", ends=False)
     client = stage.openai()
-    expected = "some text " if stop == "E" else "some text EN ENx "
-    if stream:
-        chunks = [
-            chunk
-            async for chunk in await client.chat.completions.create(
-                model=MODEL, messages=ASK, stop=stop, stream=True
-            )
-        ]
-        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
-        reason = chunks[-1].choices[0].finish_reason
-    else:
-        answer = await client.chat.completions.create(model=MODEL, messages=ASK, stop=stop)
-        text, reason = answer.choices[0].message.content or "", answer.choices[0].finish_reason
-    assert text == expected
-    assert reason == "stop"
-    abort = stage.server.aborts[-1]
-    assert abort.step_id == stage.server.requests[-1].step_id
-    assert abort.choice == 0
+    for stop in ("END", ["xyz", "END"], "E", "END of"):
+        asked: dict[str, Any] = {"model": MODEL, "messages": ASK, "stop": stop}
+        if stream:
+            chunks = [
+                chunk async for chunk in await client.chat.completions.create(**asked, stream=True)
+            ]
+            text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+            reason = chunks[-1].choices[0].finish_reason
+        else:
+            answer = await client.chat.completions.create(**asked)
+            text = answer.choices[0].message.content or ""
+            reason = answer.choices[0].finish_reason
+        assert text == ("some text " if stop == "E" else "some text EN ENx ")
+        assert reason == "stop"
+        abort = stage.server.aborts[-1]
+        assert abort.step_id == stage.server.requests[-1].step_id
+        assert abort.choice == 0
 
 
 async def test_what_looks_like_a_stop_string_but_is_none_comes_out_at_the_end(

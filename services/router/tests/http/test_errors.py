@@ -25,39 +25,38 @@ def envelope(answer: Any) -> dict[str, Any]:
     return dict(body["error"])
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "status", "code"),
-    [
-        ("GET", "/v1/nothing", 404, "unknown_url"),
-        ("GET", "/", 404, "unknown_url"),
-        ("PUT", "/v1/files", 405, "method_not_allowed"),
-        ("GET", "/v1/chat/completions", 405, "method_not_allowed"),
-        ("GET", "/v1/files/file-nope", 404, "file_not_found"),
-        ("GET", "/v1/files/..%2F..%2Fother", 404, "unknown_url"),
-        ("DELETE", "/v1/files/file-nope", 404, "file_not_found"),
-        ("GET", "/v1/batches/batch_nope", 404, "batch_not_found"),
-        ("POST", "/v1/batches/batch_nope/cancel", 404, "batch_not_found"),
-        ("GET", "/imp/v1/jobs/job-nope", 404, "job_not_found"),
-        ("GET", "/imp/v1/runs/run-nope", 404, "run_not_found"),
-        ("GET", "/v1/models/no/such", 404, "model_not_found"),
-        ("POST", "/v1/embeddings", 501, "not_implemented"),
-        ("POST", "/v1/responses", 501, "not_implemented"),
-        ("POST", "/v1/messages", 501, "not_implemented"),
-    ],
-)
-async def test_what_does_not_exist(
-    stage: Stage, method: str, path: str, status: int, code: str
-) -> None:
-    answer = await stage.http().request(method, path)
-    assert answer.status_code == status
-    assert envelope(answer)["code"] == code
+MISSING = [
+    ("GET", "/v1/nothing", 404, "unknown_url"),
+    ("GET", "/", 404, "unknown_url"),
+    ("PUT", "/v1/files", 405, "method_not_allowed"),
+    ("GET", "/v1/chat/completions", 405, "method_not_allowed"),
+    ("GET", "/v1/files/file-nope", 404, "file_not_found"),
+    ("GET", "/v1/files/..%2F..%2Fother", 404, "unknown_url"),
+    ("DELETE", "/v1/files/file-nope", 404, "file_not_found"),
+    ("GET", "/v1/batches/batch_nope", 404, "batch_not_found"),
+    ("POST", "/v1/batches/batch_nope/cancel", 404, "batch_not_found"),
+    ("GET", "/imp/v1/jobs/job-nope", 404, "job_not_found"),
+    ("GET", "/imp/v1/runs/run-nope", 404, "run_not_found"),
+    ("GET", "/v1/models/no/such", 404, "model_not_found"),
+    ("POST", "/v1/embeddings", 501, "not_implemented"),
+    ("POST", "/v1/responses", 501, "not_implemented"),
+    ("POST", "/v1/messages", 501, "not_implemented"),
+]
 
 
-@pytest.mark.parametrize("body", [b"{", b"[1]", b'{"a": NaN}', b"\xff", b"[" * 5000])
-async def test_a_body_that_is_no_json_object(stage: Stage, body: bytes) -> None:
-    answer = await stage.http().post("/v1/chat/completions", content=body)
-    assert answer.status_code == 400
-    assert envelope(answer)["code"] in ("invalid_json", "invalid_type")
+async def test_what_does_not_exist(stage: Stage) -> None:
+    http = stage.http()
+    for method, path, status, code in MISSING:
+        answer = await http.request(method, path)
+        assert (answer.status_code, envelope(answer)["code"]) == (status, code), path
+
+
+async def test_a_body_that_is_no_json_object(stage: Stage) -> None:
+    http = stage.http()
+    for body in (b"{", b"[1]", b'{"a": NaN}', b"\xff", b"[" * 5000):
+        answer = await http.post("/v1/chat/completions", content=body)
+        assert answer.status_code == 400, body[:20]
+        assert envelope(answer)["code"] in ("invalid_json", "invalid_type")
 
 
 async def test_a_body_that_is_too_large_is_refused_by_its_length(stage: Stage) -> None:
@@ -70,32 +69,31 @@ async def test_a_body_that_is_too_large_is_refused_by_its_length(stage: Stage) -
     writer.close()
 
 
-@pytest.mark.parametrize(
-    ("changes", "param", "code"),
-    [
-        ({"model": None}, "model", "missing_required_parameter"),
-        ({"messages": []}, "messages", "invalid_value"),
-        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content", "invalid_message"),
-        (
-            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
-            "messages[0].content[0].type",
-            "invalid_message",
-        ),
-        ({"temperature": 3}, "temperature", "invalid_value"),
-        ({"stop": [""]}, "stop[0]", "invalid_value"),
-        ({"max_tokens": 4096}, "messages", "context_length_exceeded"),
-        ({"n": 0}, "n", "invalid_value"),
-    ],
-)
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_field_that_is_wrong_is_named(
-    stage: Stage, changes: dict[str, Any], param: str, code: str, stream: bool
-) -> None:
-    body = {"model": MODEL, "messages": ASK, "stream": stream} | changes
-    answer = await stage.http().post("/v1/chat/completions", json=body)
-    assert answer.status_code == 400
-    error = envelope(answer)
-    assert (error["param"], error["code"]) == (param, code)
+WRONG: list[tuple[dict[str, Any], str, str]] = [
+    ({"model": None}, "model", "missing_required_parameter"),
+    ({"messages": []}, "messages", "invalid_value"),
+    ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content", "invalid_message"),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+        "messages[0].content[0].type",
+        "invalid_message",
+    ),
+    ({"temperature": 3}, "temperature", "invalid_value"),
+    ({"stop": [""]}, "stop[0]", "invalid_value"),
+    ({"max_tokens": 4096}, "messages", "context_length_exceeded"),
+    ({"n": 0}, "n", "invalid_value"),
+]
+
+
+async def test_a_field_that_is_wrong_is_named(stage: Stage) -> None:
+    http = stage.http()
+    for changes, param, code in WRONG:
+        for stream in (False, True):
+            body = {"model": MODEL, "messages": ASK, "stream": stream} | changes
+            answer = await http.post("/v1/chat/completions", json=body)
+            assert answer.status_code == 400
+            error = envelope(answer)
+            assert (error["param"], error["code"]) == (param, code)
     assert stage.server.requests == []
 
 

@@ -92,31 +92,28 @@ async def test_the_purpose_may_come_after_the_file(stage: Stage) -> None:
     assert answer.json()["error"]["code"] == "invalid_utf8"
 
 
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [
-        (b"", "file"),
-        (b"garbage", "file"),
-        (
-            b'--B\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--B--\r\n',
-            "file",
-        ),
-        (b'--B\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\nabc', "file"),
-        (
-            b'--B\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\nabc\r\n'
-            b"--B--\r\n",
-            "purpose",
-        ),
-    ],
-)
-async def test_an_upload_that_is_no_form_is_refused_and_leaves_nothing(
-    stage: Stage, body: bytes, param: str
-) -> None:
-    answer = await stage.http().post(
-        "/v1/files", content=body, headers={"content-type": "multipart/form-data; boundary=B"}
-    )
-    assert answer.status_code == 400
-    assert answer.json()["error"]["param"] == param
+NO_FORMS = [
+    (b"", "file"),
+    (b"garbage", "file"),
+    (
+        b'--B\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--B--\r\n',
+        "file",
+    ),
+    (b'--B\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\nabc', "file"),
+    (
+        b'--B\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\nabc\r\n--B--\r\n',
+        "purpose",
+    ),
+]
+
+
+async def test_an_upload_that_is_no_form_is_refused_and_leaves_nothing(stage: Stage) -> None:
+    http = stage.http()
+    headers = {"content-type": "multipart/form-data; boundary=B"}
+    for body, param in NO_FORMS:
+        answer = await http.post("/v1/files", content=body, headers=headers)
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"] == param
     assert await stage.objects.list() == []
 
 
@@ -156,21 +153,17 @@ async def test_paging_goes_on_after_an_item_that_was_deleted(stage: Stage) -> No
     assert (await stage.http().get("/v1/files")).json()["data"] == []
 
 
-@pytest.mark.parametrize(
-    ("limit", "code"),
-    [
+async def test_a_limit_out_of_range_is_refused_in_openais_words(stage: Stage) -> None:
+    http = stage.http()
+    for limit, code in (
         ("-1", "integer_below_min_value"),
         ("10001", "integer_above_max_value"),
         ("x", "invalid_type"),
-    ],
-)
-async def test_a_limit_out_of_range_is_refused_in_openais_words(
-    stage: Stage, limit: str, code: str
-) -> None:
-    answer = await stage.http().get("/v1/files", params={"limit": limit})
-    assert answer.status_code == 400
-    assert answer.json()["error"]["code"] == code
-    assert answer.json()["error"]["param"] == "limit"
+    ):
+        answer = await http.get("/v1/files", params={"limit": limit})
+        assert answer.status_code == 400
+        assert answer.json()["error"]["code"] == code
+        assert answer.json()["error"]["param"] == "limit"
 
 
 async def test_a_file_in_use_is_not_deleted_until_its_batch_has_ended(stage: Stage) -> None:
