@@ -1,7 +1,7 @@
 """What can go wrong with a model before it serves.
 
 ModelError
- +- ModelNotFound            the name leads to no weights
+ +- ModelNotFound            the path leads to no weights
  +- UnsupportedModel         the weights are readable, but this engine has no code for them
  +- BadWeights               a file is damaged, or does not hold what its config promises
 """
@@ -14,7 +14,7 @@ class ModelError(Exception):
 
 
 class ModelNotFound(ModelError):
-    """No folder, file, alias or hub id of this name."""
+    """The path holds no folder or file that a model can be read from."""
 
 
 class UnsupportedModel(ModelError):
