@@ -25,7 +25,7 @@ from services.router.core.output_line import reply_line
 from services.router.core.ranges import LineAt, Range, coalesce
 from services.router.core.responses import Usage
 from services.router.domain_errors import NoSuchModel
-from services.router.http.errors import failure_of
+from services.router.failures import failure_of
 from services.router.identity import Maker
 
 log = logging.getLogger(__name__)

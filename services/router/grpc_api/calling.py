@@ -12,7 +12,7 @@ import grpc
 from libs import errors
 from libs.cluster.errors import ClusterError, ClusterUnavailable, OutcomeUnknown
 from services.router.core.errors import RequestError
-from services.router.http.errors import failure_of
+from services.router.failures import failure_of
 from services.router.parts import Parts
 
 Context = grpc.aio.ServicerContext[Any, Any]

@@ -17,9 +17,9 @@ from libs.errors import Unimplemented
 from services.router.call import Call, Trace
 from services.router.core.params import CHAT, COMPLETIONS
 from services.router.core.responses import SSE_DONE, sse_error, sse_event
+from services.router.failures import failure_of
 from services.router.http.auth import account_of
 from services.router.http.body import read_json
-from services.router.http.errors import failure_of
 from services.router.http.request_id import request_id_of
 from services.router.http.stream import ClientGone, EventStream, until_disconnect
 from services.router.parts import Parts

@@ -1,4 +1,4 @@
-"""Every failure as OpenAI's error envelope, in one table.
+"""Every failure as an HTTP answer with OpenAI's error envelope.
 
 `{"error": {"message", "type", "param", "code"}}`: anything else (a framework's `detail`, HTML)
 reaches users of the official client without message and code.
@@ -7,74 +7,15 @@ reaches users of the official client without message and code.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
 
 import orjson
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from libs import errors
-from libs.cluster.errors import ClusterError, ClusterUnavailable, OutcomeUnknown
-from services.router.core.errors import RequestError, error_envelope
+from services.router.failures import INVALID, Failure, failure_of
 
 log = logging.getLogger(__name__)
-
-INVALID = "invalid_request_error"
-SERVER = "server_error"
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """One failed request as its client sees it."""
-
-    status: int
-    type: str
-    message: str
-    param: str | None = None
-    code: str | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-    def envelope(self) -> dict[str, Any]:
-        return error_envelope(self.message, self.type, self.param, self.code)
-
-
-_STATUS: tuple[tuple[type[errors.ImpalaError], int, str], ...] = (
-    (errors.InvalidArgument, 400, INVALID),
-    (errors.NotFound, 404, INVALID),
-    (errors.AlreadyExists, 409, INVALID),
-    (errors.FailedPrecondition, 409, INVALID),
-    (errors.ResourceExhausted, 429, "rate_limit_error"),
-    (errors.Unavailable, 503, SERVER),
-    (errors.DeadlineExceeded, 504, SERVER),
-    (errors.Aborted, 409, INVALID),
-    (errors.PermissionDenied, 403, "permission_error"),
-    (errors.Unauthenticated, 401, "authentication_error"),
-    (errors.Unimplemented, 501, "not_implemented_error"),
-    (errors.Cancelled, 499, "request_cancelled"),
-)
-
-# A 409 that no retry can mend: the official client would otherwise send it three times.
-_NO_RETRY = {"x-should-retry": "false"}
-
-
-def failure_of(error: BaseException) -> Failure:
-    """What a client is told of an error; an unknown one is a 500 without its text."""
-    if isinstance(error, RequestError):
-        headers = _NO_RETRY if error.status == 409 else {}
-        return Failure(error.status, error.type, error.message, error.param, error.code, headers)
-    if isinstance(error, errors.ImpalaError):
-        return _impala_failure(error)
-    if isinstance(error, ClusterUnavailable | OutcomeUnknown):
-        message = f"The cluster's state cannot be reached now: {error}"
-        return Failure(503, SERVER, message, code="cluster_unavailable", headers=_retry_after(1.0))
-    if isinstance(error, ClusterError):
-        return Failure(500, SERVER, str(error), code=error.reason)
-    if isinstance(error, TimeoutError):
-        return Failure(504, SERVER, "The request's time ran out.", code="deadline_exceeded")
-    return Failure(500, SERVER, "The server failed on this request.", code="internal_error")
 
 
 def error_response(error: BaseException) -> Response:
@@ -88,27 +29,6 @@ def failure_response(failure: Failure) -> Response:
         dict(failure.headers),
         media_type="application/json",
     )
-
-
-def _impala_failure(error: errors.ImpalaError) -> Failure:
-    status, type_ = next(
-        ((status, type_) for cls, status, type_ in _STATUS if isinstance(error, cls)),
-        (500, SERVER),
-    )
-    headers: dict[str, str] = dict(_NO_RETRY) if status == 409 else {}
-    if isinstance(error, errors.RetryLater):
-        headers |= _retry_after(error.retry_after_s)
-    return Failure(status, type_, error.message, error.field, error.reason.lower(), headers)
-
-
-def _retry_after(seconds: float | None) -> dict[str, str]:
-    if seconds is None:
-        return {}
-    # Whole seconds for everyone, milliseconds for the official client, which prefers them.
-    return {
-        "retry-after": str(max(1, round(seconds))),
-        "retry-after-ms": str(max(0, round(seconds * 1000))),
-    }
 
 
 async def on_http_exception(request: Request, error: Exception) -> Response:
