@@ -69,17 +69,20 @@ class EtcdClient:
         response = await self.transport.read(lambda endpoint: endpoint.kv.Range, request)
         return entry_of(response.kvs[0]) if response.kvs else None
 
-    async def list(self, prefix: str, *, limit: int | None = None, after: str = "") -> Listing:
-        """Entries under `prefix` by key, from the first key after `after` on.
+    async def list(
+        self, prefix: str, *, limit: int | None = None, after: str = "", descending: bool = False
+    ) -> Listing:
+        """Entries under `prefix` by key, from the first key beyond `after` on (which need not
+        exist): greater ones, or with `descending` lesser ones, greatest first.
 
         Without a limit: all of them, read in pages at one revision, however many there are.
         """
         if limit is not None:
-            return await self._page(prefix, after, limit, 0)
-        page = await self._page(prefix, after, PAGE, 0)
+            return await self._page(prefix, after, limit, 0, descending)
+        page = await self._page(prefix, after, PAGE, 0, descending)
         entries = list(page.entries)
         while page.more:
-            page = await self._page(prefix, entries[-1].key, PAGE, page.revision)
+            page = await self._page(prefix, entries[-1].key, PAGE, page.revision, descending)
             entries.extend(page.entries)
         return Listing(tuple(entries), page.revision)
 
@@ -96,12 +99,23 @@ class EtcdClient:
         )
         return await self._listing(request)
 
-    async def _page(self, prefix: str, after: str, limit: int, revision: int) -> Listing:
+    async def _page(
+        self, prefix: str, after: str, limit: int, revision: int, descending: bool
+    ) -> Listing:
+        first, end = prefix.encode(), prefix_end(prefix)
+        if after and descending:
+            end = after.encode()
+        elif after:
+            first = after.encode() + b"\0"
+        # Unasked, etcd orders by key ascending; asked for that, it would read all to sort it.
+        order = rpc_pb2.RangeRequest.DESCEND if descending else rpc_pb2.RangeRequest.NONE
         request = rpc_pb2.RangeRequest(
-            key=after.encode() + b"\0" if after else prefix.encode(),
-            range_end=prefix_end(prefix),
+            key=first,
+            range_end=end,
             limit=limit,
             revision=revision,
+            sort_order=order,
+            sort_target=rpc_pb2.RangeRequest.KEY,
         )
         listing = await self._listing(request)
         # The header tells the newest revision, also for a read of an older one.

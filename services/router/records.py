@@ -11,9 +11,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from etcd.api.etcdserverpb import rpc_pb2
 from libs.cluster.client import EtcdClient
-from libs.cluster.entry import Entry, entry_of, prefix_end
+from libs.cluster.entry import Entry
 
 Record = TypeVar("Record", bound=msgspec.Struct)
 
@@ -63,33 +62,14 @@ async def list_page(
     # One more than asked for, to know whether there are more; further on, `keep` is choosy.
     want = min(limit + 1, _CHUNK)
     while True:
-        entries, more = await _range(client, prefix, cursor, want, newest_first)
-        for entry in entries:
+        listing = await client.list(prefix, limit=want, after=cursor, descending=newest_first)
+        for entry in listing.entries:
             record = decode(entry, kind)
             if not keep(record):
                 continue
             if len(found) == limit:
                 return Page(found, True)
             found.append(record)
-        if not more:
+        if not listing.more:
             return Page(found, False)
-        cursor, want = entries[-1].key, _CHUNK
-
-
-async def _range(
-    client: EtcdClient, prefix: str, cursor: str, limit: int, newest_first: bool
-) -> tuple[list[Entry], bool]:
-    first, end = prefix.encode(), prefix_end(prefix)
-    if cursor and newest_first:
-        end = cursor.encode()
-    elif cursor:
-        first = cursor.encode() + b"\0"
-    request = rpc_pb2.RangeRequest(
-        key=first,
-        range_end=end,
-        limit=limit,
-        sort_order=rpc_pb2.RangeRequest.DESCEND if newest_first else rpc_pb2.RangeRequest.ASCEND,
-        sort_target=rpc_pb2.RangeRequest.KEY,
-    )
-    response = await client.transport.read(lambda endpoint: endpoint.kv.Range, request)
-    return [entry_of(kv) for kv in response.kvs], response.more
+        cursor, want = listing.entries[-1].key, _CHUNK

@@ -76,6 +76,26 @@ async def test_a_list_is_complete_and_ordered_beyond_one_page(
     assert await client.delete_prefix(prefix) == 1005
 
 
+async def test_a_descending_list_is_the_ascending_one_backwards(
+    client: EtcdClient, prefix: str
+) -> None:
+    names = [f"{prefix}{index:04}" for index in range(1005)]
+    for start in range(0, len(names), 100):
+        await client.txn([], [Put(each, b"") for each in names[start : start + 100]])
+    listing = await client.list(prefix, descending=True)
+    assert [entry.key for entry in listing.entries] == names[::-1]
+    page = await client.list(prefix, limit=2, after=names[6], descending=True)
+    assert [entry.key for entry in page.entries] == [names[5], names[4]]
+    assert page.more
+    # A cursor goes on from its place whether or not its key is there any more.
+    await client.delete(names[2])
+    last = await client.list(prefix, limit=2, after=names[2], descending=True)
+    assert [entry.key for entry in last.entries] == [names[1], names[0]]
+    assert not last.more
+    none = await client.list(prefix, limit=2, after=names[0], descending=True)
+    assert (none.entries, none.more) == ((), False)
+
+
 async def test_newest_first_pages_follow_creation_not_the_last_write(
     client: EtcdClient, prefix: str
 ) -> None:
