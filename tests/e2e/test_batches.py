@@ -1,0 +1,99 @@
+"""Batches of the whole stack: isolation, cancel, cost."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+import openai
+import pytest
+
+from tests.e2e import batches
+from tests.e2e.batches import chat_line
+from tests.e2e.stack import MODEL, Stack
+
+
+def answer(line: dict) -> str:  # type: ignore[type-arg]
+    return str(line["response"]["body"]["choices"][0]["message"]["content"])
+
+
+async def test_batches_with_the_same_custom_ids_get_their_own_answers(
+    client: openai.AsyncOpenAI,
+) -> None:
+    words = ("red", "seven")
+    made = await asyncio.gather(
+        *(
+            batches.submit(
+                client,
+                [chat_line(f"r{i}", f"Repeat: {word} {i}", max_tokens=6) for i in range(4)],
+            )
+            for word in words
+        )
+    )
+    done = await asyncio.gather(*(batches.ended(client, batch) for batch in made))
+    alone = {
+        (word, i): await client.chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": f"Repeat: {word} {i}"}],
+            max_tokens=6,
+            temperature=0,
+        )
+        for word in words
+        for i in (0, 3)
+    }
+    for word, batch in zip(words, done, strict=True):
+        lines = await batches.content(client, batch.output_file_id)
+        assert batches.ids(lines) == ["r0", "r1", "r2", "r3"]
+        by_id = {line["custom_id"]: answer(line) for line in lines}
+        for i in (0, 3):
+            assert by_id[f"r{i}"] == alone[word, i].choices[0].message.content
+
+
+async def test_a_cancel_keeps_what_is_finished_and_names_the_rest(
+    client: openai.AsyncOpenAI,
+) -> None:
+    short = [chat_line(f"short-{i}", f"Hi {i}") for i in range(3)]
+    long = [
+        chat_line(f"long-{i}", f"Count from {i}", max_tokens=4000, ignore_eos=True)
+        for i in range(60)
+    ]
+    batch = await batches.submit(client, [*short, *long])
+    async with asyncio.timeout(60):
+        while not (batch.request_counts and batch.request_counts.completed):
+            await asyncio.sleep(0.1)
+            batch = await client.batches.retrieve(batch.id)
+    assert (await client.batches.cancel(batch.id)).status in ("cancelling", "cancelled")
+    done = await batches.ended(client, batch)
+    assert done.status == "cancelled"
+    assert done.request_counts is not None
+    output = await batches.content(client, done.output_file_id)
+    errors = await batches.content(client, done.error_file_id)
+    assert len(output) >= 1
+    assert (len(output), len(errors)) == (
+        done.request_counts.completed,
+        done.request_counts.failed,
+    )
+    wanted = sorted([f"short-{i}" for i in range(3)] + [f"long-{i}" for i in range(60)])
+    assert batches.ids(output + errors) == wanted
+    assert {line["error"]["code"] for line in errors} == {"batch_cancelled"}
+    with pytest.raises(openai.ConflictError):
+        await client.batches.cancel(done.id)
+
+
+async def test_a_batch_says_what_it_cost(client: openai.AsyncOpenAI, stack: Stack) -> None:
+    batch = await batches.submit(client, [chat_line(f"c{i}", "Hello") for i in range(3)])
+    done = await batches.ended(client, batch)
+    async with httpx.AsyncClient(trust_env=False, base_url=stack.url) as http:
+        shown = (await http.get(f"/v1/batches/{done.id}")).json()
+        run = (await http.get(f"/imp/v1/runs/{shown['run_id']}")).json()
+    ledger = run["ledger"]
+    assert ledger["tasks"] == 3
+    assert ledger["completion_tokens"] == shown["usage"]["output_tokens"] == 3
+    assert ledger["busy_engine_s"] > 0
+    wall = ledger["busy_engine_s"] + ledger["idle_engine_s"]
+    cost = wall / 3600 * ledger["price_per_engine_hour"]
+    assert shown["processing_cost"] == pytest.approx(cost)
+    assert shown["tasks_per_dollar"] == pytest.approx(3 / cost)
+    tokens = ledger["prompt_tokens"] + ledger["completion_tokens"]
+    assert shown["price_1m_tokens"] == pytest.approx(cost / tokens * 1e6)
+    assert ledger["task_completion_s"]["count"] == 3

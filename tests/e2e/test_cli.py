@@ -1,0 +1,148 @@
+"""The command line about a running instance."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.batches import chat_line
+from tests.e2e.stack import MODEL, Stack
+
+
+@pytest.fixture
+def requests(tmp_path: Path) -> Path:
+    path = tmp_path / "in.jsonl"
+    path.write_text("".join(f"{chat_line(f'q{i}', f'Hi {i}')}\n" for i in range(3)))
+    return path
+
+
+def test_ps_lists_every_process(stack: Stack) -> None:
+    listed = stack.impala("ps", "--json").json
+    assert {each["service"] for each in listed} == {
+        "etcd",
+        "router",
+        "scheduler",
+        "modelserver",
+        "kvstore",
+        "leap",
+    }
+    for each in listed:
+        assert each["pid"] > 0
+        assert each["since"] > 1_700_000_000
+        assert each["restarts"] >= 0
+        assert all(0 < port < 65536 for port in each["ports"].values())
+    shown = stack.impala("ps")
+    assert shown.code == 0
+    assert str(listed[0]["pid"]) in shown.out
+
+
+def test_a_second_up_on_the_same_state_is_refused(stack: Stack) -> None:
+    said = stack.impala("up")
+    assert said.code == 1
+    assert said.err.splitlines()[-1].startswith(
+        f"impala: Another 'impala up' (pid {stack.supervisor_pid}) runs in {stack.state.path}: "
+    )
+
+
+def test_run_uses_the_instance_that_runs(stack: Stack, requests: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out.jsonl"
+    done = stack.impala("run", requests, "-o", output, "--model", MODEL)
+    assert done.code == 0, done.err
+    lines = [json.loads(line) for line in output.read_text().splitlines()]
+    assert sorted(line["custom_id"] for line in lines) == ["q0", "q1", "q2"]
+    assert not (tmp_path / "out.errors.jsonl").exists()
+    assert "tasks per dollar" in done.out
+    assert "is ready" not in done.err
+
+
+def test_run_with_failed_lines_writes_them_beside_and_exits_with_3(
+    stack: Stack, tmp_path: Path
+) -> None:
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    lines = [chat_line("good", "Hi"), chat_line("bad", "Hi", temperature=9)]
+    source.write_text("\n".join(lines))
+    done = stack.impala("run", source, "-o", output, "--json")
+    assert done.code == 3, done.err
+    assert done.json["batch"]["request_counts"] == {"total": 2, "completed": 1, "failed": 1}
+    errors = tmp_path / "out.errors.jsonl"
+    assert done.json["errors"] == str(errors)
+    assert json.loads(errors.read_text())["custom_id"] == "bad"
+    assert json.loads(output.read_text())["custom_id"] == "good"
+
+
+def test_run_of_a_file_that_fails_in_validation_names_the_lines(
+    stack: Stack, tmp_path: Path
+) -> None:
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text(f"{chat_line('a', 'Hi')}\n{{broken\n{chat_line('a', 'Hi')}\n")
+    done = stack.impala("run", source, "-o", output)
+    assert done.code == 1
+    assert "impala: line 2: " in done.err
+    assert "(invalid_json_line)" in done.err
+    assert "impala: line 3: " in done.err
+    assert "(duplicate_custom_id)" in done.err
+    assert not output.exists()
+
+
+def test_a_batch_from_submit_to_results(stack: Stack, requests: Path, tmp_path: Path) -> None:
+    submitted = stack.impala("batch", "submit", requests, "--wait", "--json")
+    assert submitted.code == 0, submitted.err
+    batch = submitted.json
+    assert batch["status"] == "completed"
+    assert stack.impala("batch", "status", batch["id"], "--json").json["id"] == batch["id"]
+    results = stack.impala("batch", "results", batch["id"])
+    ids = sorted(json.loads(line)["custom_id"] for line in results.out.splitlines())
+    assert ids == ["q0", "q1", "q2"]
+    followed = stack.impala("batch", "results", batch["id"], "--follow")
+    assert sorted(followed.out.splitlines()) == sorted(results.out.splitlines())
+    saved = tmp_path / "saved.jsonl"
+    assert stack.impala("files", "download", batch["output_file_id"], "-o", saved).code == 0
+    assert saved.read_text() == results.out
+    assert batch["id"] in [each["id"] for each in stack.impala("batch", "list", "--json").json]
+    run = stack.impala("runs", "show", batch["run_id"], "--json").json
+    assert run["ledger"]["tasks"] == 3
+    assert "task completion" in stack.impala("runs", "show", batch["run_id"]).out
+    assert run["id"] in [each["id"] for each in stack.impala("runs", "list", "--json").json]
+    cancelled = stack.impala("batch", "cancel", batch["id"])
+    assert cancelled.code == 1
+    assert cancelled.err == "impala: Cannot cancel a batch with status 'completed'.\n"
+
+
+def test_up_has_made_one_job_and_more_can_be_made(stack: Stack) -> None:
+    jobs = stack.impala("jobs", "list", "--json").json
+    assert [job["name"] for job in jobs].count("impala up") == 1
+    shown = stack.impala("jobs", "show", jobs[-1]["id"], "--json").json
+    assert shown == jobs[-1]
+    made = stack.impala("jobs", "create", "--model", "other", "--name", "mine", "--json").json
+    assert (made["model"], made["name"]) == ("other", "mine")
+    assert made["id"].startswith("job-")
+
+
+def test_files_are_uploaded_listed_and_deleted(stack: Stack, requests: Path) -> None:
+    file_id = stack.impala("files", "upload", requests).out.strip()
+    assert file_id in [each["id"] for each in stack.impala("files", "list", "--json").json]
+    assert stack.impala("files", "download", file_id).out == requests.read_text()
+    assert stack.impala("files", "delete", file_id).code == 0
+    gone = stack.impala("files", "download", file_id)
+    assert gone.code == 1
+    assert gone.err.count("\n") == 1
+
+
+def test_keys_are_shown_once_and_revoked_by_their_id(stack: Stack) -> None:
+    made = stack.impala("keys", "create", "--account", "acme", "--json").json
+    assert made["key"].startswith("imp-")
+    listed = stack.impala("keys", "list", "--account", "acme", "--json").json
+    assert made["key"] not in json.dumps(listed)
+    assert [key["hint"] for key in listed] == [made["key"][-4:]]
+    assert stack.impala("keys", "revoke", listed[0]["hash"][:12]).code == 0
+    (after,) = stack.impala("keys", "list", "--account", "acme", "--json").json
+    assert after["revoked_at"] is not None
+
+
+def test_kv_stats_name_every_kvstore(stack: Stack) -> None:
+    stats = stack.impala("kv", "stats", "--json").json
+    assert list(stats) == ["kvstore"]
+    assert stats["kvstore"]["tiers"][0]["tier"] == "memory"
+    assert "memory" in stack.impala("kv", "stats").out

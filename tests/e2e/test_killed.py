@@ -1,0 +1,53 @@
+"""Processes killed (SIGKILL) while a batch runs: it completes, with every line once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import openai
+import pytest
+
+from tests.e2e import batches
+from tests.e2e.batches import chat_line
+from tests.e2e.stack import Stack
+
+
+async def complete_while_killing(
+    client: openai.AsyncOpenAI, stack: Stack, names: Sequence[str], lines: int, tokens: int
+) -> None:
+    requests = [
+        chat_line(f"k{i}", f"Tell me about the number {i}", max_tokens=tokens, ignore_eos=True)
+        for i in range(lines)
+    ]
+    batch = await batches.submit(client, requests)
+    restarts = {name: stack.service(name).restarts for name in names}
+    for name in names:
+        await asyncio.to_thread(stack.kill, name)
+    done = await batches.ended(client, batch, within_s=200)
+    assert done.status == "completed"
+    counts = done.request_counts
+    assert counts is not None
+    assert (counts.total, counts.completed, counts.failed) == (lines, lines, 0)
+    output = await batches.content(client, done.output_file_id)
+    assert batches.ids(output) == sorted(f"k{i}" for i in range(lines))
+    for line in output:
+        assert line["response"]["body"]["usage"]["completion_tokens"] == tokens
+    assert {name: stack.service(name).restarts for name in names} == {
+        name: before + 1 for name, before in restarts.items()
+    }
+
+
+async def test_a_killed_router_and_scheduler_lose_no_line(
+    client: openai.AsyncOpenAI, stack: Stack
+) -> None:
+    await complete_while_killing(client, stack, ["router", "scheduler"], lines=12, tokens=8)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+async def test_every_process_killed_in_turn_loses_no_line(
+    client: openai.AsyncOpenAI, stack: Stack
+) -> None:
+    names = ["kvstore", "leap", "scheduler", "router", "modelserver", "etcd"]
+    await complete_while_killing(client, stack, names, lines=80, tokens=40)
