@@ -53,7 +53,7 @@ def elements(file: descriptor_pb2.FileDescriptorProto) -> Iterator[Element]:
 
 
 class _Walk:
-    """Goes through one file with the path of each thing, which is what its comments are filed by."""
+    """Goes through one file with the path of each thing: that is what its comments are filed by."""
 
     def __init__(self, file: descriptor_pb2.FileDescriptorProto) -> None:
         self._file = file
