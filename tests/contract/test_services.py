@@ -133,7 +133,7 @@ async def _refusal(
     try:
         if rpc.node.server_streaming:
             begin = channel.stream_stream if rpc.node.client_streaming else channel.unary_stream
-            stream = begin(path)(asked, timeout=ANSWER_WITHIN_S)
+            stream: Any = begin(path)(asked, timeout=ANSWER_WITHIN_S)
             await stream.read()
             stream.cancel()
         else:
