@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import signal
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -43,6 +44,8 @@ class StackRun:
 
 def main() -> int:
     options = _options()
+    # As an exit: the stack that was started is stopped on the way out.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     bench = Bench("batch", options)
     with tempfile.TemporaryDirectory(prefix="impala-bench-") as folder:
         path = Path(folder) / "input.jsonl"
