@@ -248,6 +248,11 @@ class _Unit:
                 task.cancel()
         if app.died.is_set():
             raise StartupError("The engine stopped with an error; see the log above.")
+        if membership.superseded.is_set():
+            raise StartupError(
+                f"Another process has registered as {identity.member_id}; give each its own "
+                "--member name."
+            )
 
     def served(self) -> Served:
         """What the contract is answered from."""
