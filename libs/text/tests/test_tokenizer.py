@@ -58,6 +58,24 @@ def test_a_character_is_found_in_its_token(demo: Tokenizer) -> None:
     assert demo.decode(ids[:face]).endswith("hello ") or demo.decode(ids[:face]).endswith("hello")
 
 
+SPECIAL = st.sampled_from(["<|im_start|>", "<|im_end|>"])
+
+
+@given(parts=st.lists(TEXT | SPECIAL, max_size=4), data=st.data())
+@settings(deadline=None)
+def test_a_place_is_the_first_token_that_ends_after_it(
+    demo: Tokenizer, parts: list[str], data: st.DataObject
+) -> None:
+    text = "".join(parts)
+    chars = data.draw(st.lists(st.integers(0, len(text)), max_size=5))
+    ids, found = demo.encode_at(text, chars)
+    assert ids == demo.encode(text)
+    for char, token in zip(chars, found, strict=True):
+        # Characters that tokens have begun, for the tokens before it and with it.
+        assert token == len(ids) or len(demo.decode(ids[: token + 1], skip_special=False)) > char
+        assert len(demo.decode(ids[:token], skip_special=False)) <= char + 1
+
+
 def test_bytes_of_a_fallback_vocabulary(fallback: Tokenizer) -> None:
     ids = fallback.encode("ab \U0001f600")
     assert b"".join(map(fallback.token_bytes, ids)) == " ab \U0001f600".encode()
