@@ -33,6 +33,7 @@ from services.router.channels import Channels
 from services.router.completions import Completions
 from services.router.config import RouterConfig
 from services.router.core.batch_line import FileLimits
+from services.router.epochs import Epochs
 from services.router.execution import Executor
 from services.router.files import Files
 from services.router.fleets import Fleets
@@ -155,6 +156,7 @@ class Router:
         )
         batches = Batches(client, self.maker, files, jobs)
         completions = Completions(preparer, pipeline, self.maker, meter)
+        epochs = Epochs()
         limits = FileLimits(config.max_batch_lines, config.max_batch_bytes)
         return Parts(
             access=Access(self._accounts),
@@ -165,9 +167,13 @@ class Router:
             fleets=fleets,
             completions=completions,
             results=Results(batches, self._objects, self.maker.clock),
-            indexer=Indexer(self._objects, jobs, fleets, limits),
+            indexer=Indexer(self._objects, jobs, fleets, epochs, limits),
             executor=Executor(
-                self._objects, completions, self.maker, line_timeout_s=config.line_timeout_s
+                self._objects,
+                completions,
+                self.maker,
+                epochs,
+                line_timeout_s=config.line_timeout_s,
             ),
             metrics=self._metrics,
         )

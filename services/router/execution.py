@@ -1,7 +1,8 @@
 """Execute: lines of a run, each through the pipeline as any other request, answered once each.
 
 The leader bounds how many are unanswered, and that bounds memory and concurrency here. A line ends
-as its own answer (output), its own fault (error), cancelled, or not its fault (retry).
+as its own answer (output), its own fault (error), cancelled, or not its fault (retry). A run has
+one stream here: a later one, of a leader that is not older, cuts the one before.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import hashlib
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from impala.router.v1 import router_pb2
 from libs import errors
 from libs.clock import Clock
 from libs.objects import ObjectStore, ObjectStoreError
+from libs.records import keys
 from services.router.call import BatchOrigin, Call, Trace
 from services.router.completions import Completions, Reply
 from services.router.core.batch_file import RawLine
@@ -25,6 +28,7 @@ from services.router.core.output_line import reply_line
 from services.router.core.ranges import LineAt, Range, coalesce
 from services.router.core.responses import Usage
 from services.router.domain_errors import NoSuchModel
+from services.router.epochs import Epochs, stale
 from services.router.failures import failure_of
 from services.router.identity import Maker
 
@@ -50,38 +54,39 @@ class RunOrder:
     window: str
 
 
-class Epochs:
-    """The newest leader's epoch seen here, per fleet: an older leader's streams are refused."""
-
-    def __init__(self) -> None:
-        self._newest: dict[str, int] = {}
-
-    def check(self, fleet: str, epoch: int) -> None:
-        """Raises Aborted."""
-        newest = self._newest.get(fleet, 0)
-        if epoch < newest:
-            raise errors.Aborted(
-                f"A leader of epoch {newest} is known here; this is {epoch}.", "EPOCH_STALE"
-            )
-        self._newest[fleet] = epoch
-
-
 class Executor:
     """Makes one `Execution` a stream."""
 
     def __init__(
-        self, objects: ObjectStore, completions: Completions, maker: Maker, *, line_timeout_s: float
+        self,
+        objects: ObjectStore,
+        completions: Completions,
+        maker: Maker,
+        epochs: Epochs,
+        *,
+        line_timeout_s: float,
     ) -> None:
         self.objects = objects
         self.completions = completions
         self.maker = maker
         self.line_timeout_s = line_timeout_s
-        self._epochs = Epochs()
+        self._epochs = epochs
+        self._of_run: dict[str, Execution] = {}
 
     def start(self, order: RunOrder) -> Execution:
         """Raises Aborted for a leader that is none any more. Use it with `async with`."""
-        self._epochs.check(order.fleet, order.epoch)
-        return Execution(self, order)
+        self._epochs.check(keys.fleet_election(order.fleet), order.epoch)
+        execution = Execution(self, order)
+        older = self._of_run.get(order.run_id)
+        self._of_run[order.run_id] = execution
+        if older is not None:
+            older.cut(order.epoch)
+        return execution
+
+    def ended(self, execution: Execution) -> None:
+        run_id = execution.order.run_id
+        if self._of_run.get(run_id) is execution:
+            del self._of_run[run_id]
 
 
 class Execution:
@@ -89,24 +94,42 @@ class Execution:
 
     def __init__(self, executor: Executor, order: RunOrder) -> None:
         self._executor = executor
-        self._order = order
+        self.order = order
         self._clock: Clock = executor.maker.clock
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._reads: set[asyncio.Task[bytes]] = set()
         self._results: asyncio.Queue[router_pb2.LineResult | None] = asyncio.Queue()
         self._cancelled: set[int] = set()
+        self._cut: errors.Aborted | None = None
 
     async def __aenter__(self) -> Execution:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        self._executor.ended(self)
+        tasks = self._cancel_all()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _cancel_all(self) -> list[asyncio.Task[Any]]:
         tasks = [*self._tasks.values(), *self._reads]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        return tasks
+
+    def cut(self, by_epoch: int) -> None:
+        """Another stream of the run has begun: `results` raises Aborted, nothing goes on.
+
+        The lines are stopped here and now: the reader of `results` may wait on a peer that is
+        paused.
+        """
+        self._cut = superseded(self.order, by_epoch)
+        self._cancel_all()
+        self._results.put_nowait(None)
 
     def hand_out(self, lines: Sequence[LineAt]) -> None:
         """Starts the lines; a line that is under way already is not started twice."""
+        if self._cut is not None:
+            return
         started = self._clock.now()
         fresh = [line for line in lines if line.line not in self._tasks]
         for part in coalesce(fresh):
@@ -135,20 +158,25 @@ class Execution:
         self._results.put_nowait(None)
 
     async def results(self) -> AsyncGenerator[list[router_pb2.LineResult], None]:
-        """Results as they come, those that are there together in one list."""
-        ended = False
-        while not ended:
+        """Results as they come, those that are there together in one list.
+
+        Raises Aborted after a cut.
+        """
+        while True:
             batch = [await self._results.get()]
             while not self._results.empty():
                 batch.append(self._results.get_nowait())
-            ended = None in batch
+            if self._cut is not None:
+                raise self._cut
             found = [result for result in batch if result is not None]
             if found:
                 yield found
+            if None in batch:
+                return
 
     async def _read(self, part: Range) -> bytes:
         return await self._executor.objects.get_range(
-            self._order.input_object, part.start, part.length
+            self.order.input_object, part.start, part.length
         )
 
     async def _line(
@@ -166,7 +194,7 @@ class Execution:
             result.outcome = router_pb2.LINE_OUTCOME_CANCELLED
         except Exception as error:  # every line is answered
             if not isinstance(error, ObjectStoreError):
-                log.error("a line failed", exc_info=error, extra={"run": self._order.run_id})
+                log.error("a line failed", exc_info=error, extra={"run": self.order.run_id})
             _set_retry(result, error)
         finally:
             del self._tasks[at.line]
@@ -174,7 +202,7 @@ class Execution:
         self._results.put_nowait(result)
 
     async def _execute(self, raw: RawLine, result: router_pb2.LineResult) -> None:
-        order = self._order
+        order = self.order
         rules = LineRules(order.endpoint, order.model, frozenset({order.model}))
         line = parse_line(raw, rules)
         request_id = f"req_{self._executor.maker.token()}"
@@ -200,7 +228,7 @@ class Execution:
         return await completions.complete(await completions.prepare(call))
 
     def _call(self, line: BatchLine, request_id: str) -> Call:
-        order = self._order
+        order = self.order
         within_s = self._executor.line_timeout_s
         if order.deadline_unix_ms:
             left = order.deadline_unix_ms / 1000 - self._clock.time()
@@ -225,7 +253,7 @@ class Execution:
         if is_the_lines_fault(error):
             _set_reply(
                 result,
-                self._order,
+                self.order,
                 line.custom_id,
                 call.request_id,
                 failure.status,
@@ -233,8 +261,14 @@ class Execution:
             )
             return
         if failure.status == 500:
-            log.error("a line failed", exc_info=error, extra={"run": self._order.run_id})
+            log.error("a line failed", exc_info=error, extra={"run": self.order.run_id})
         _set_retry(result, error)
+
+
+def superseded(order: RunOrder, epoch: int) -> errors.Aborted:
+    if epoch > order.epoch:
+        return stale(order.epoch, epoch)
+    return errors.Aborted(f"Another stream of the run {order.run_id} has begun.", "STREAM_REPLACED")
 
 
 def is_the_lines_fault(error: Exception) -> bool:

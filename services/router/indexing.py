@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
 
 from libs.objects import ObjectStore, ObjectWriter
+from libs.records import keys
 from libs.records.batch import Job
 from libs.records.index import IndexEntry, pack_entries
 from services.router.core.batch_file import LineSplitter, RawLine
@@ -26,6 +27,7 @@ from services.router.core.batch_line import (
 )
 from services.router.core.line_prefix import custom_id_hash, prefix_key
 from services.router.domain_errors import NoSuchJob
+from services.router.epochs import Epochs
 from services.router.fleets import Fleets
 from services.router.jobs import Jobs
 
@@ -38,6 +40,8 @@ JOB_REQUIRED = "job_required"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexOrder:
+    epoch: int
+    """Of the intake leader that asks."""
     account: str
     input_object: str
     endpoint: str
@@ -68,18 +72,26 @@ class Progress:
 
 class Indexer:
     def __init__(
-        self, objects: ObjectStore, jobs: Jobs, fleets: Fleets, limits: FileLimits
+        self,
+        objects: ObjectStore,
+        jobs: Jobs,
+        fleets: Fleets,
+        epochs: Epochs,
+        limits: FileLimits,
     ) -> None:
         self._objects = objects
         self._jobs = jobs
         self._fleets = fleets
+        self._epochs = epochs
         self._limits = limits
 
     async def index(self, order: IndexOrder) -> AsyncGenerator[Progress, None]:
         """Progress about once a second; the last one has `done`.
 
-        Raises ObjectNotFound for an input that is not there.
+        Raises Aborted for a leader that is none any more, ObjectNotFound for an input that is not
+        there.
         """
+        self._epochs.check(keys.ELECTION_INTAKE, order.epoch)
         progress = Progress()
         progress.bytes_total = (await self._objects.head(order.input_object)).size
         work = asyncio.create_task(self._index(order, progress))

@@ -31,6 +31,7 @@ class BatchWorkerApi(router_pb2_grpc.BatchWorkerServicer):
         self, request: router_pb2.IndexRequest, context: Context
     ) -> AsyncGenerator[router_pb2.IndexProgress, None]:
         order = IndexOrder(
+            epoch=request.epoch,
             account=request.account,
             input_object=request.input_object,
             endpoint=request.endpoint,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Any
 
 import grpc
@@ -291,15 +291,72 @@ async def test_a_broken_stream_cancels_what_it_had(stage: Stage, worker: Any) ->
     assert len(stage.server.cancelled) == 3
 
 
+async def is_aborted(reason: str, doing: Awaitable[object]) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await doing
+    assert caught.value.code() == grpc.StatusCode.ABORTED
+    assert from_rpc_error(caught.value).reason == reason
+
+
 async def test_an_older_leader_is_refused(stage: Stage, worker: Any) -> None:
     newer = Leader(worker, epoch=9)
     newer.half_close()
     await newer.results()
-    older = Leader(worker, epoch=8)
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await older.results()
-    assert caught.value.code() == grpc.StatusCode.ABORTED
-    assert from_rpc_error(caught.value).reason == "EPOCH_STALE"
+    await is_aborted("EPOCH_STALE", Leader(worker, epoch=8).results())
+
+
+async def test_an_older_intake_leader_is_refused(stage: Stage, worker: Any) -> None:
+    await index(stage, worker, request_line("a"), epoch=9)
+    before = await entries(stage)
+    refused = index(stage, worker, request_line("a") + request_line("b"), epoch=8)
+    await is_aborted("EPOCH_STALE", refused)
+    assert await entries(stage) == before
+    # A fleet's epochs are another election's.
+    leader = Leader(worker, epoch=8)
+    leader.half_close()
+    assert await leader.results() == {}
+
+
+@pytest.mark.parametrize(("epoch", "reason"), [(4, "EPOCH_STALE"), (3, "STREAM_REPLACED")])
+async def test_a_later_stream_of_a_run_cuts_the_one_before(
+    stage: Stage, worker: Any, epoch: int, reason: str
+) -> None:
+    await index(stage, worker, b"".join(request_line(f"id-{n}") for n in range(3)))
+    stage.server.gate = gate = Gate(open_after=1)
+    older, other = Leader(worker, epoch=3), Leader(worker, epoch=3, run_id="run-2")
+    lines = await entries(stage)
+    older.hand_out(lines[:2])
+    other.hand_out(lines[2:])
+    await stage.server.wait_until(lambda server: len(server.running) == 3)
+    newer = Leader(worker, epoch=epoch)
+    await is_aborted(reason, older.results())
+    await stage.server.wait_until(lambda server: len(server.cancelled) == 2)
+    newer.hand_out(lines[:2])
+    await stage.server.wait_until(lambda server: len(server.running) == 3)
+    gate.open()
+    for leader in (newer, other):
+        leader.half_close()
+    assert sorted(await newer.results()) == [1, 2]
+    # Another run's stream goes on.
+    assert sorted(await other.results()) == [3]
+
+
+async def test_a_leader_that_reads_no_answers_is_cut_all_the_same(
+    stage: Stage, worker: Any
+) -> None:
+    await index(stage, worker, request_line("a"))
+    stage.server.gate = Gate(open_after=1)
+    paused = Leader(worker, epoch=3)
+    paused.hand_out(await entries(stage))
+    await stage.server.wait_until(lambda server: len(server.running) == 1)
+    newer = Leader(worker, epoch=4)
+    await stage.server.wait_until(lambda server: len(server.cancelled) == 1)
+    # What it still hands out is not begun.
+    paused.hand_out(await entries(stage))
+    newer.half_close()
+    assert await newer.results() == {}
+    assert len(stage.server.requests) == 1
+    await is_aborted("EPOCH_STALE", paused.results())
 
 
 async def test_two_batches_with_equal_custom_ids_keep_their_answers_apart(
