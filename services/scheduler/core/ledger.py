@@ -113,7 +113,12 @@ class Ledger:
 
     def clock(self, incarnation: str, now: Clocks, active: Collection[str]) -> float:
         """A server's clocks advanced; charges the idle part to the runs in `active`, which must be
-        open. Returns it in seconds. The first sight of an incarnation charges nothing."""
+        open. Returns it in seconds. The first sight of an incarnation charges nothing.
+
+        A server counts an engine step as busy when the step ends. A clock read within one makes its
+        first part look idle, and the next read then gives that back: the part is negative, and only
+        the sum over reads is the idle time.
+        """
         before = self._clocks.get(incarnation)
         if before is not None and now.uptime_s <= before.uptime_s:
             return 0.0  # Older than what is known: two messages crossed.
@@ -121,10 +126,11 @@ class Ledger:
         self._clocks[incarnation] = now
         if before is None or not active:
             return 0.0
-        idle = max(0.0, (now.uptime_s - before.uptime_s) - (now.busy_s - before.busy_s))
+        idle = (now.uptime_s - before.uptime_s) - (now.busy_s - before.busy_s)
         for run_id in active:
-            self._runs[run_id].idle_engine_s += idle / len(active)
-        self.dirty = self.dirty or idle > 0
+            run = self._runs[run_id]
+            run.idle_engine_s = max(0.0, run.idle_engine_s + idle / len(active))
+        self.dirty = self.dirty or idle != 0
         return idle
 
     def acknowledged(self, incarnation: str) -> int:

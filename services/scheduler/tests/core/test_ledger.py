@@ -112,6 +112,16 @@ def test_time_without_a_run_is_charged_to_nobody_later() -> None:
     assert ledger.use_of("run").idle_engine_s == 0.5
 
 
+def test_clocks_read_within_an_engine_step_charge_no_idle_time_in_the_end() -> None:
+    ledger = ledger_with("run")
+    ledger.clock("life", Clocks(100.0, 50.0), ["run"])
+    # A step of 4 s, read every second: what it took is told when it has ended.
+    for read in (101.0, 102.0, 103.0):
+        ledger.clock("life", Clocks(read, 50.0), ["run"])
+    ledger.clock("life", Clocks(104.5, 54.0), ["run"])
+    assert ledger.use_of("run").idle_engine_s == 0.5
+
+
 def test_clocks_that_arrive_late_change_nothing() -> None:
     ledger = ledger_with("run")
     ledger.clock("life", Clocks(10.0, 1.0), ["run"])
