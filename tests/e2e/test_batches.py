@@ -91,6 +91,8 @@ async def test_a_batch_says_what_it_cost(client: openai.AsyncOpenAI, stack: Stac
     assert ledger["completion_tokens"] == shown["usage"]["output_tokens"] == 3
     assert ledger["busy_engine_s"] > 0
     wall = ledger["busy_engine_s"] + ledger["idle_engine_s"]
+    # One server cannot be reserved for longer than the run took; times are whole seconds.
+    assert wall <= run["ended_at"] - run["started_at"] + 2
     cost = wall / 3600 * ledger["price_per_engine_hour"]
     assert shown["processing_cost"] == pytest.approx(cost)
     assert shown["tasks_per_dollar"] == pytest.approx(3 / cost)

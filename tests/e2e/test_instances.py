@@ -66,6 +66,7 @@ def test_a_killed_supervisor_takes_all_with_it_and_the_state_starts_again(tmp_pa
     pids = [each.pid for each in stack.instance.services if each.pid]
     (job,) = stack.impala("jobs", "list", "--json").json
     os.kill(stack.supervisor_pid, signal.SIGKILL)
+    assert stack.stop() == -signal.SIGKILL
     soon(lambda: not any(map(psutil.pid_exists, pids)), "the end of all processes")
     assert stack.impala("ps", "--json").json == []
     stack.start()
