@@ -6,6 +6,8 @@ with each forward batch. Only the engine thread touches it.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 
@@ -47,7 +49,7 @@ class KvCache:
         self.block_bytes = block_bytes(config, dtype)
         self._shape = (2, config.layers, num_blocks, BLOCK_TOKENS, config.kv_heads, config.head_dim)
         # Zeros, not empty: a slot beyond a context is masked, and 0 * NaN would still be NaN.
-        self._pool = torch.zeros(self._shape, dtype=dtype)
+        self._pool = _untouched_zeros(math.prod(self._shape), dtype).view(self._shape)
         self._keys = [self._pool[0, layer] for layer in range(config.layers)]
         self._values = [self._pool[1, layer] for layer in range(config.layers)]
         self._slots = [
@@ -92,3 +94,9 @@ class KvCache:
         if not 0 <= block < self.num_blocks:
             raise IndexError(f"block {block} is outside the pool of {self.num_blocks}")
         return block
+
+
+def _untouched_zeros(count: int, dtype: torch.dtype) -> torch.Tensor:
+    """Zeros whose memory the system only gives when a page is first written (torch.zeros writes
+    them all), so that a large pool costs what is used of it."""
+    return torch.from_numpy(np.zeros(count * dtype.itemsize, np.uint8)).view(dtype)
