@@ -51,6 +51,7 @@ from services.router.prepare import Preparer
 from services.router.results import Results
 from services.router.runs import Runs
 from services.router.steps import Steps
+from services.router.sweeper import Sweeper
 from services.router.text_model import TextModel
 from services.router.text_models import Load, TextModels
 
@@ -145,6 +146,9 @@ class Router:
         self._closers += [models.aclose, placing.aclose, steps.aclose, _later(preparer.close)]
         warming = asyncio.create_task(models.keep_warm(fleets))
         self._closers.append(_later(warming.cancel))
+        sweeper = Sweeper(client, self._objects, self.maker, every_s=config.sweep_s)
+        sweeping = asyncio.create_task(sweeper.run())
+        self._closers.append(_later(sweeping.cancel))
         meter = Meter(self._metrics)
         pipeline = Pipeline(steps, self.maker.clock, meter, config.member)
         files = Files(

@@ -41,6 +41,9 @@ class RouterConfig(ServiceConfig):
     price_per_engine_hour: float = setting(
         1.0, "USD per engine-hour of jobs that name no price of their own.", minimum=0
     )
+    sweep_s: float = setting(
+        600.0, "Seconds between looks for expired files, whose content is deleted.", minimum=1
+    )
     max_batch_bytes: int = setting(200_000_000, "Largest batch input file.", minimum=1)
     max_batch_lines: int = setting(50_000, "Most requests in a batch input file.", minimum=1)
     max_file_bytes: int = setting(512_000_000, "Largest file of any purpose.", minimum=1)

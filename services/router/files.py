@@ -68,7 +68,7 @@ class Files:
         """Raises NoSuchFile, for an expired file too."""
         _check_id(file_id, field)
         stored = await load(self._client, keys.file(account, file_id), FileRecord)
-        if stored is None or self._expired(stored.record):
+        if stored is None or has_expired(stored.record, self._maker):
             raise NoSuchFile(file_id, field)
         return stored
 
@@ -82,7 +82,9 @@ class Files:
             limit=limit,
             after=after,
             newest_first=newest_first,
-            keep=lambda file: (not purpose or file.purpose == purpose) and not self._expired(file),
+            keep=lambda file: (
+                (not purpose or file.purpose == purpose) and not has_expired(file, self._maker)
+            ),
         )
 
     async def content(self, account: str, file_id: str, start: int = 0) -> AsyncIterator[bytes]:
@@ -132,9 +134,6 @@ class Files:
             created_at=now,
             expires_at=None if expires_after_s is None else now + expires_after_s,
         )
-
-    def _expired(self, record: FileRecord) -> bool:
-        return record.expires_at is not None and record.expires_at <= self._maker.unix_s()
 
 
 class Upload:
@@ -204,6 +203,10 @@ class Upload:
         if self._buffer:
             data, self._buffer = bytes(self._buffer), bytearray()
             await self._writer.write(data)
+
+
+def has_expired(record: FileRecord, maker: Maker) -> bool:
+    return record.expires_at is not None and record.expires_at <= maker.unix_s()
 
 
 def too_large(limit: int) -> BadRequest:
