@@ -37,21 +37,6 @@ async def test_a_file_is_created_read_listed_and_deleted(stage: Stage) -> None:
     assert not await stage.objects.exists(keys.file_object("local", made.id))
 
 
-async def test_the_synchronous_client_works_too(stage: Stage) -> None:
-    def use() -> bytes:
-        with openai.OpenAI(
-            base_url=f"{stage.router.http_url}/v1",
-            api_key="none",
-            _strict_response_validation=True,
-            max_retries=0,
-        ) as client:
-            made = client.files.create(file=LINE, purpose="batch")
-            assert made.filename == "upload"
-            return client.files.content(made.id).content
-
-    assert await asyncio.to_thread(use) == LINE
-
-
 async def test_expires_after_is_kept_and_checked(stage: Stage) -> None:
     client = stage.openai()
     made = await client.files.create(
