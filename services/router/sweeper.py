@@ -26,16 +26,24 @@ from services.router.records import decode
 log = logging.getLogger(__name__)
 
 PAGE = 500
+"""Records read at a time."""
 
 
 class Sweeper:
     def __init__(
-        self, client: EtcdClient, objects: ObjectStore, maker: Maker, *, every_s: float
+        self,
+        client: EtcdClient,
+        objects: ObjectStore,
+        maker: Maker,
+        *,
+        every_s: float,
+        page: int = PAGE,
     ) -> None:
         self._client = client
         self._objects = objects
         self._maker = maker
         self._every_s = every_s
+        self._page = page
 
     async def run(self) -> None:
         """Never returns. What a sweep could not reach is left to the next one."""
@@ -51,7 +59,7 @@ class Sweeper:
         """Deletes what has expired by now and no live batch refers to; how many this call did."""
         swept, cursor, more = 0, "", True
         while more:
-            page = await self._client.list(keys.FILES, limit=PAGE, after=cursor)
+            page = await self._client.list(keys.FILES, limit=self._page, after=cursor)
             for entry in page.entries:
                 record = self._expired(entry)
                 if record is not None and await self._delete(record, entry):

@@ -51,9 +51,16 @@ class FakeModelServer(modelserver_pb2_grpc.ModelServerServicer):
 
     def __init__(self, model: str, reply: Reply, end_token: int, member_id: str = "ms-1") -> None:
         self.model = model
-        self.reply = reply
         self.end_token = end_token
         self.member_id = member_id
+        self.running: set[str] = set()
+        self._changed = asyncio.Condition()
+        self._set(reply)
+        self.rpc = RpcServer(["impala.modelserver.v1.ModelServer"], port=0)
+        modelserver_pb2_grpc.add_ModelServerServicer_to_server(self, self.rpc.server)
+
+    def _set(self, reply: Reply) -> None:
+        self.reply = reply
         self.cached_tokens = 0
         self.weight_seq = 7
         self.gate: Gate | None = None
@@ -64,12 +71,15 @@ class FakeModelServer(modelserver_pb2_grpc.ModelServerServicer):
         self.requests: list[modelserver_pb2.GenerateRequest] = []
         self.aborts: list[modelserver_pb2.AbortRequest] = []
         self.cancelled: list[str] = []
-        self.running: set[str] = set()
         self.most_running = 0
         self._stopped: dict[str, set[int]] = {}
-        self._changed = asyncio.Condition()
-        self.rpc = RpcServer(["impala.modelserver.v1.ModelServer"], port=0)
-        modelserver_pb2_grpc.add_ModelServerServicer_to_server(self, self.rpc.server)
+
+    async def reset(self, reply: Reply) -> None:
+        """Ends what runs, and is as new."""
+        if self.gate is not None:
+            self.gate.open()
+        await self.wait_until(lambda server: not server.running)
+        self._set(reply)
 
     async def start(self) -> None:
         await self.rpc.start()
@@ -239,6 +249,14 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
         self.fleet = fleet
         self.servers = list(servers)
         self.epoch = epoch
+        self.waiting = 0
+        self._changed = asyncio.Condition()
+        self.reset()
+        self.rpc = RpcServer(["impala.scheduler.v1.Scheduler"], port=0)
+        scheduler_pb2_grpc.add_SchedulerServicer_to_server(self, self.rpc.server)
+
+    def reset(self) -> None:
+        """As new; `servers` and `epoch` stay."""
         self.leader: str | None = None
         """Set: answers NOT_LEADER."""
         self.failures: list[ImpalaError] = []
@@ -246,10 +264,6 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
         self.released: list[scheduler_pb2.ReleaseRequest] = []
         self.hold: asyncio.Event | None = None
         """Set: no step is granted before this event."""
-        self.waiting = 0
-        self._changed = asyncio.Condition()
-        self.rpc = RpcServer(["impala.scheduler.v1.Scheduler"], port=0)
-        scheduler_pb2_grpc.add_SchedulerServicer_to_server(self, self.rpc.server)
 
     async def start(self) -> None:
         await self.rpc.start()

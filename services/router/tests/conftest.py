@@ -1,5 +1,9 @@
 """A real router on a real etcd and object store, before a model server and scheduler without a
-model."""
+model.
+
+Most tests share one `stage`, which every test finds as new; what cannot be made as new (a drained
+router, a leader that resigned, counts) is for a `fresh` one. All run on one event loop.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,13 @@ import httpx
 import msgspec
 import openai
 import pytest
+import pytest_asyncio
 from tokenizers import Tokenizer
 
 from libs.cluster.client import EtcdClient
 from libs.cluster.election import Election, Leadership
 from libs.cluster.membership import Membership
+from libs.cluster.ops import Delete
 from libs.objects import ObjectStore, open_store
 from libs.obs import Metrics
 from libs.records import keys
@@ -32,6 +38,14 @@ from services.router.tests.tiny_model import MAX_CONTEXT, end_token, make_tiny_m
 
 MODEL = "tiny"
 FLEET = "tiny.float32"
+GREETING = "Hello there, agent."
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents and pytest_asyncio.is_async_test(item):
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
 
 
 @pytest.fixture(scope="session")
@@ -52,7 +66,7 @@ def tokenizer(tiny_folder: Path) -> Tokenizer:
     return Tokenizer.from_file(str(tiny_folder / "tokenizer.json"))
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def etcd_client(etcd: EtcdProcess) -> AsyncIterator[EtcdClient]:
     """An empty etcd."""
     async with EtcdClient([etcd.endpoint]) as client:
@@ -94,7 +108,23 @@ class Stage:
         tail = [end_token(self.tokenizer)] if ends else []
         return lambda request, choice: [*tokens, *tail]
 
-    async def add_server(self, text: str = "Hello there, agent.") -> FakeModelServer:
+    async def set_up(self) -> None:
+        await self.add_server()
+        await self.add_scheduler()
+        await self.add_router()
+
+    async def clear(self) -> None:
+        """Takes away what a test left behind."""
+        await self.server.reset(self.saying(GREETING))
+        self.scheduler.reset()
+        kinds = (keys.JOBS, keys.FILES, keys.FILE_REFS, keys.BATCHES, keys.CANCELS, keys.RUNS)
+        gone = [Delete(kind, prefix=True) for kind in (*kinds, keys.IDEMPOTENCY)]
+        await self.client.txn([], gone)
+        for each in await self.objects.list():
+            await self.objects.delete(each.key)
+        await self.router_sees_jobs(0)
+
+    async def add_server(self, text: str = GREETING) -> FakeModelServer:
         member = f"ms-{len(self.servers) + 1}"
         server = FakeModelServer(
             MODEL, self.saying(text), end_token(self.tokenizer), member_id=member
@@ -184,7 +214,22 @@ class Stage:
         return client
 
 
-@pytest.fixture
+def config_of(etcd: EtcdProcess, folder: Path) -> RouterConfig:
+    return RouterConfig(
+        port=0,
+        http_port=0,
+        etcd=(etcd.endpoint,),
+        objects=str(folder / "objects"),
+        cache=folder / "cache",
+        no_auth=True,
+        member="router-1",
+        drain_s=2.0,
+        scheduler_patience_s=0.3,
+        server_patience_s=0.3,
+    )
+
+
+@pytest_asyncio.fixture(loop_scope="session")
 async def bare(
     etcd: EtcdProcess,
     etcd_client: EtcdClient,
@@ -193,27 +238,37 @@ async def bare(
     tokenizer: Tokenizer,
 ) -> AsyncIterator[Stage]:
     """etcd and an object store; the test adds the rest."""
-    config = RouterConfig(
-        port=0,
-        http_port=0,
-        etcd=(etcd.endpoint,),
-        objects=str(tmp_path / "objects"),
-        cache=tmp_path / "cache",
-        no_auth=True,
-        member="router-1",
-        drain_s=2.0,
-        scheduler_patience_s=0.3,
-        server_patience_s=0.3,
-    )
+    config = config_of(etcd, tmp_path)
     async with AsyncExitStack() as stack:
         objects = open_store(config.objects)
         yield Stage(etcd_client, objects, tokenizer, tiny_folder, config, stack)
 
 
-@pytest.fixture
-async def stage(bare: Stage) -> Stage:
-    """One model server, one leading scheduler, one router."""
-    await bare.add_server()
-    await bare.add_scheduler()
-    await bare.add_router()
+@pytest_asyncio.fixture(loop_scope="session")
+async def fresh(bare: Stage) -> Stage:
+    """One model server, one leading scheduler, one router, for one test."""
+    await bare.set_up()
     return bare
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def shared_stage(
+    tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path, tokenizer: Tokenizer
+) -> AsyncIterator[Stage]:
+    """On an etcd of its own, which no other test empties."""
+    async with AsyncExitStack() as stack:
+        etcd = stack.enter_context(EtcdProcess())
+        client = await stack.enter_async_context(EtcdClient([etcd.endpoint]))
+        config = config_of(etcd, tmp_path_factory.mktemp("stage"))
+        objects = open_store(config.objects)
+        stage = Stage(client, objects, tokenizer, tiny_folder, config, stack)
+        await stage.set_up()
+        yield stage
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def stage(shared_stage: Stage) -> AsyncIterator[Stage]:
+    """One model server, one leading scheduler, one router; as new, and shared with other tests."""
+    async with AsyncExitStack() as stack:
+        yield replace(shared_stage, stack=stack)
+    await shared_stage.clear()

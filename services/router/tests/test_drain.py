@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest_asyncio
+
 from libs.cluster.members import Members
 from services.router.testing import Gate
 from services.router.tests.conftest import MODEL, Stage
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def stage(fresh: Stage) -> Stage:
+    """A drained router serves no other test."""
+    return fresh
+
 
 BODY = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}]}
 

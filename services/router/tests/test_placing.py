@@ -7,6 +7,7 @@ from typing import Any
 
 import openai
 import pytest
+import pytest_asyncio
 
 from libs.errors import (
     Aborted,
@@ -17,6 +18,12 @@ from libs.errors import (
 from services.router.tests.conftest import MODEL, Stage
 
 ASK: Any = [{"role": "user", "content": "Hi"}]
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def stage(fresh: Stage) -> Stage:
+    """These tests change who serves and who leads."""
+    return fresh
 
 
 async def ask(stage: Stage) -> str:

@@ -15,8 +15,10 @@ import httpx
 import pytest
 
 from libs.config import ConfigError, read_config
+from libs.errors import StartupError
 from libs.testing.etcd import EtcdProcess
 from services.router.config import RouterConfig
+from services.router.tests.conftest import Stage
 
 
 def command(*flags: str) -> list[str]:
@@ -49,17 +51,13 @@ def test_an_etcd_that_is_away_is_one_sentence(tmp_path: Path) -> None:
     assert text.endswith("start etcd, or give another --etcd.")
 
 
-def test_a_port_in_use_is_one_sentence(tmp_path: Path, etcd: EtcdProcess) -> None:
+async def test_a_port_in_use_is_one_sentence(bare: Stage) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        code, text = end_of(
-            *("--no-auth", "--etcd", etcd.endpoint, "--objects", str(tmp_path)),
-            *("--http-port", str(port), "--port", "0"),
-        )
-    assert code == 1
-    assert text.startswith(f"router: The HTTP port {port} on 127.0.0.1 is in use")
+        with pytest.raises(StartupError, match=f"^The HTTP port {port} on 127.0.0.1 is in use"):
+            await bare.add_router(http_port=port)
 
 
 def wait_for_url(stderr: IO[str]) -> str:

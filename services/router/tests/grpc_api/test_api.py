@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import msgspec
 import pytest
+import pytest_asyncio
 
 from impala.common.v1 import common_pb2
 from impala.router.v1 import router_pb2, router_pb2_grpc
@@ -22,7 +23,7 @@ from services.router.tests.conftest import MODEL, Stage
 BODY = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}]}
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def channel(stage: Stage) -> AsyncIterator[grpc.aio.Channel]:
     async with connect(stage.router.address) as opened:
         yield opened

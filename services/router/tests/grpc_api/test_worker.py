@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Any
 
 import grpc
 import pytest
+import pytest_asyncio
 
 from impala.common.v1 import common_pb2
 from impala.router.v1 import router_pb2, router_pb2_grpc
@@ -31,8 +33,21 @@ def request_line(custom_id: str, content: str = "Hi", **body: Any) -> bytes:
     return json.dumps(record).encode() + b"\n"
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def worker(stage: Stage) -> AsyncIterator[Any]:
+    async with worker_of(stage) as stub:
+        yield stub
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def fresh_worker(fresh: Stage) -> AsyncIterator[Any]:
+    """Of a router that has seen no leader yet."""
+    async with worker_of(fresh) as stub:
+        yield stub
+
+
+@contextlib.asynccontextmanager
+async def worker_of(stage: Stage) -> AsyncIterator[Any]:
     await stage.add_job()
     await stage.router_sees_jobs(1)
     async with connect(stage.router.address) as channel:
@@ -162,7 +177,7 @@ async def test_the_job_must_be_clear(stage: Stage, worker: Any) -> None:
 async def test_an_input_that_is_not_there_is_not_found(
     worker: Any,
 ) -> None:
-    request = router_pb2.IndexRequest(run_id="r", input_object="files/local/none")
+    request = router_pb2.IndexRequest(run_id="r", epoch=3, input_object="files/local/none")
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await anext(aiter(worker.Index(request)))
     assert caught.value.code() == grpc.StatusCode.NOT_FOUND
@@ -245,16 +260,16 @@ async def test_an_engines_refusal_of_a_line_is_its_error(stage: Stage, worker: A
 
 
 async def test_a_line_without_a_scheduler_is_not_placed_here_but_handed_back(
-    stage: Stage, worker: Any
+    fresh: Stage, fresh_worker: Any
 ) -> None:
-    await index(stage, worker, request_line("a"))
-    await stage.leaderships[0].resign()
-    leader = Leader(worker)
-    leader.hand_out(await entries(stage))
+    await index(fresh, fresh_worker, request_line("a"))
+    await fresh.leaderships[0].resign()
+    leader = Leader(fresh_worker)
+    leader.hand_out(await entries(fresh))
     leader.half_close()
     results = await leader.results()
     assert results[1].outcome == router_pb2.LINE_OUTCOME_RETRY
-    assert stage.server.requests == []
+    assert fresh.server.requests == []
 
 
 async def test_cancelled_lines_are_answered_as_such_and_the_others_go_on(
@@ -298,41 +313,41 @@ async def is_aborted(reason: str, doing: Awaitable[object]) -> None:
     assert from_rpc_error(caught.value).reason == reason
 
 
-async def test_an_older_leader_is_refused(stage: Stage, worker: Any) -> None:
-    newer = Leader(worker, epoch=9)
+async def test_an_older_leader_is_refused(fresh: Stage, fresh_worker: Any) -> None:
+    newer = Leader(fresh_worker, epoch=9)
     newer.half_close()
     await newer.results()
-    await is_aborted("EPOCH_STALE", Leader(worker, epoch=8).results())
+    await is_aborted("EPOCH_STALE", Leader(fresh_worker, epoch=8).results())
 
 
-async def test_an_older_intake_leader_is_refused(stage: Stage, worker: Any) -> None:
-    await index(stage, worker, request_line("a"), epoch=9)
-    before = await entries(stage)
-    refused = index(stage, worker, request_line("a") + request_line("b"), epoch=8)
+async def test_an_older_intake_leader_is_refused(fresh: Stage, fresh_worker: Any) -> None:
+    await index(fresh, fresh_worker, request_line("a"), epoch=9)
+    before = await entries(fresh)
+    refused = index(fresh, fresh_worker, request_line("a") + request_line("b"), epoch=8)
     await is_aborted("EPOCH_STALE", refused)
-    assert await entries(stage) == before
+    assert await entries(fresh) == before
     # A fleet's epochs are another election's.
-    leader = Leader(worker, epoch=8)
+    leader = Leader(fresh_worker, epoch=8)
     leader.half_close()
     assert await leader.results() == {}
 
 
 @pytest.mark.parametrize(("epoch", "reason"), [(4, "EPOCH_STALE"), (3, "STREAM_REPLACED")])
 async def test_a_later_stream_of_a_run_cuts_the_one_before(
-    stage: Stage, worker: Any, epoch: int, reason: str
+    fresh: Stage, fresh_worker: Any, epoch: int, reason: str
 ) -> None:
-    await index(stage, worker, b"".join(request_line(f"id-{n}") for n in range(3)))
-    stage.server.gate = gate = Gate(open_after=1)
-    older, other = Leader(worker, epoch=3), Leader(worker, epoch=3, run_id="run-2")
-    lines = await entries(stage)
+    await index(fresh, fresh_worker, b"".join(request_line(f"id-{n}") for n in range(3)))
+    fresh.server.gate = gate = Gate(open_after=1)
+    older, other = Leader(fresh_worker, epoch=3), Leader(fresh_worker, epoch=3, run_id="run-2")
+    lines = await entries(fresh)
     older.hand_out(lines[:2])
     other.hand_out(lines[2:])
-    await stage.server.wait_until(lambda server: len(server.running) == 3)
-    newer = Leader(worker, epoch=epoch)
+    await fresh.server.wait_until(lambda server: len(server.running) == 3)
+    newer = Leader(fresh_worker, epoch=epoch)
     await is_aborted(reason, older.results())
-    await stage.server.wait_until(lambda server: len(server.cancelled) == 2)
+    await fresh.server.wait_until(lambda server: len(server.cancelled) == 2)
     newer.hand_out(lines[:2])
-    await stage.server.wait_until(lambda server: len(server.running) == 3)
+    await fresh.server.wait_until(lambda server: len(server.running) == 3)
     gate.open()
     for leader in (newer, other):
         leader.half_close()
@@ -342,20 +357,20 @@ async def test_a_later_stream_of_a_run_cuts_the_one_before(
 
 
 async def test_a_leader_that_reads_no_answers_is_cut_all_the_same(
-    stage: Stage, worker: Any
+    fresh: Stage, fresh_worker: Any
 ) -> None:
-    await index(stage, worker, request_line("a"))
-    stage.server.gate = Gate(open_after=1)
-    paused = Leader(worker, epoch=3)
-    paused.hand_out(await entries(stage))
-    await stage.server.wait_until(lambda server: len(server.running) == 1)
-    newer = Leader(worker, epoch=4)
-    await stage.server.wait_until(lambda server: len(server.cancelled) == 1)
+    await index(fresh, fresh_worker, request_line("a"))
+    fresh.server.gate = Gate(open_after=1)
+    paused = Leader(fresh_worker, epoch=3)
+    paused.hand_out(await entries(fresh))
+    await fresh.server.wait_until(lambda server: len(server.running) == 1)
+    newer = Leader(fresh_worker, epoch=4)
+    await fresh.server.wait_until(lambda server: len(server.cancelled) == 1)
     # What it still hands out is not begun.
-    paused.hand_out(await entries(stage))
+    paused.hand_out(await entries(fresh))
     newer.half_close()
     assert await newer.results() == {}
-    assert len(stage.server.requests) == 1
+    assert len(fresh.server.requests) == 1
     await is_aborted("EPOCH_STALE", paused.results())
 
 

@@ -7,6 +7,7 @@ import asyncio
 import grpc
 import openai
 import pytest
+import pytest_asyncio
 
 from impala.router.v1 import router_pb2, router_pb2_grpc
 from libs.cluster.accounts import create_key, hash_key, revoke_key
@@ -14,7 +15,7 @@ from libs.rpc import connect
 from services.router.tests.conftest import MODEL, Stage
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def keyed(bare: Stage) -> Stage:
     await bare.add_server()
     await bare.add_scheduler()

@@ -99,10 +99,10 @@ async def test_ready_means_that_a_model_server_serves(bare: Stage) -> None:
     assert (await http.get("/ready")).json() == {"status": "ready", "models": [MODEL]}
 
 
-async def test_metrics_count_requests_tokens_and_times(stage: Stage) -> None:
-    client, http = stage.openai(), stage.http()
+async def test_metrics_count_requests_tokens_and_times(fresh: Stage) -> None:
+    client, http = fresh.openai(), fresh.http()
     await client.completions.create(model=MODEL, prompt="Say")
-    loose = stage.openai(**LOOSE)
+    loose = fresh.openai(**LOOSE)
     async for _ in await loose.completions.create(model=MODEL, prompt="Say", stream=True):
         pass
     with pytest.raises(openai.NotFoundError):
