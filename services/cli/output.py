@@ -90,7 +90,8 @@ def clock(unix_s: int | None) -> str | None:
 
 def dollars(value: float) -> str:
     """Enough digits to tell small costs apart."""
-    return f"${value:.2f}" if value >= 1 else f"${value:.6f}"
+    digits = 2 if value >= 1 else 4 if value >= 0.01 else 6
+    return f"${value:.{digits}f}"
 
 
 def seconds(value: float) -> str:

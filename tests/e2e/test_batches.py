@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import httpx
 import openai
@@ -13,7 +14,7 @@ from tests.e2e.batches import chat_line
 from tests.e2e.stack import MODEL, Stack
 
 
-def answer(line: dict) -> str:  # type: ignore[type-arg]
+def answer(line: dict[str, Any]) -> str:
     return str(line["response"]["body"]["choices"][0]["message"]["content"])
 
 

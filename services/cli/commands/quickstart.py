@@ -18,7 +18,7 @@ from services.cli.one_shot import Answered, OneShot, answer
 from services.cli.output import pairs, say, table
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "agent_steps.jsonl"
-WORDS = 12
+SHOWN = 64
 
 
 def register(app: typer.Typer) -> None:
@@ -82,8 +82,8 @@ def _said(line: dict[str, Any], body: dict[str, Any]) -> str:
         return str(error.get("message"))
     choices = body.get("choices") or [{}]
     text = choices[0].get("message", {}).get("content") or ""
-    words = text.split()
-    return " ".join(words[:WORDS]) + (" ..." if len(words) > WORDS else "")
+    line = " ".join(text.split())
+    return line if len(line) <= SHOWN else line[: SHOWN - 4] + " ..."
 
 
 def _short(path: Path) -> Path:
