@@ -82,8 +82,8 @@ def _said(line: dict[str, Any], body: dict[str, Any]) -> str:
         return str(error.get("message"))
     choices = body.get("choices") or [{}]
     text = choices[0].get("message", {}).get("content") or ""
-    line = " ".join(text.split())
-    return line if len(line) <= SHOWN else line[: SHOWN - 4] + " ..."
+    words = " ".join(text.split())
+    return words if len(words) <= SHOWN else words[: SHOWN - 4] + " ..."
 
 
 def _short(path: Path) -> Path:

@@ -13,6 +13,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from libs.config import parse_bytes
 from libs.demo.model import DEMO
 from services.cli import options
 from services.cli.errors import CliError, Usage
@@ -215,8 +216,6 @@ def ps(state: options.State = None, as_json: options.AsJson = False) -> int:
 
 
 def _checked_size(text: str) -> str:
-    from libs.config import parse_bytes
-
     if text:
         try:
             parse_bytes(text)
