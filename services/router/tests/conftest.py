@@ -251,11 +251,12 @@ async def fresh(bare: Stage) -> Stage:
     return bare
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def shared_stage(
     tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path, tokenizer: Tokenizer
 ) -> AsyncIterator[Stage]:
-    """On an etcd of its own, which no other test empties."""
+    """On an etcd of its own, which no other test empties. Ended with this package's tests: the loop
+    stands still afterwards."""
     async with AsyncExitStack() as stack:
         etcd = stack.enter_context(EtcdProcess())
         client = await stack.enter_async_context(EtcdClient([etcd.endpoint]))
