@@ -68,7 +68,7 @@ class _Meter:
         self.calls = functools.cache(lambda code: calls.labels(method, code))
 
 
-class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+class CallInterceptor(grpc.aio.ServerInterceptor):
     """Wraps each registered method once and keeps the wrapped handler."""
 
     def __init__(self, in_flight: InFlight, metrics: Metrics, clock: Clock | None = None) -> None:

@@ -111,6 +111,11 @@ class Router:
         await self.drain()
         await self._close()
 
+    @property
+    def superseded(self) -> asyncio.Event:
+        """Set when another process has registered under this router's name."""
+        return self._membership.superseded
+
     async def drain(self) -> None:
         """Health says NOT_SERVING, leaders are told, no new work; what runs gets its grace."""
         if self._draining:

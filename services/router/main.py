@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 
 from libs.config import parse_config
+from libs.errors import StartupError
 from libs.obs import serve_metrics, setup_logging
 from libs.rpc import Shutdown, run_service
 from services.router.app import Router
@@ -15,8 +17,15 @@ async def serve(config: RouterConfig, shutdown: Shutdown) -> None:
     """Serves until the shutdown is requested, then drains."""
     if config.metrics_port >= 0:
         serve_metrics(config.metrics_port, config.host)
-    async with Router(config):
-        await shutdown.wait()
+    async with Router(config) as router:
+        waits = [asyncio.create_task(event.wait()) for event in (shutdown, router.superseded)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        if router.superseded.is_set():
+            raise StartupError(
+                "Another process has registered as this router; give each its own --member name."
+            )
 
 
 def main() -> None:

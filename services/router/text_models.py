@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
+import threading
 from collections.abc import Callable
 
 from libs.errors import StartupError, Unavailable
@@ -31,7 +31,7 @@ class TextModels:
         """Raises Unavailable, with the reason, where the source cannot be had on this machine."""
         task = self._tasks.get(source)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            task = asyncio.create_task(asyncio.to_thread(self._load, source))
+            task = asyncio.create_task(_in_daemon_thread(self._load, source))
             self._tasks[source] = task
         try:
             # A caller that leaves does not stop the load for the others.
@@ -45,11 +45,44 @@ class TextModels:
         returns; what cannot be loaded is told by the request that needs it."""
         while True:
             for info in fleets.models().values():
-                with contextlib.suppress(Unavailable):
+                try:
                     await self.load(info.source)
+                except Unavailable:
+                    continue
+                except Exception:
+                    log.exception("a tokenizer cannot be loaded", extra={"source": info.source})
             await fleets.changed(WARM_S)
 
     async def aclose(self) -> None:
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+
+async def _in_daemon_thread(load: Load, source: str) -> TextModel:
+    """Not `asyncio.to_thread`: the loop's end waits for its threads, and a fetch or conversion may
+    take minutes that a drain does not have."""
+    loop = asyncio.get_running_loop()
+    loaded: asyncio.Future[TextModel] = loop.create_future()
+
+    def settle(result: TextModel | BaseException) -> None:
+        if loaded.done():
+            return
+        if isinstance(result, BaseException):
+            loaded.set_exception(result)
+        else:
+            loaded.set_result(result)
+
+    def run() -> None:
+        result: TextModel | BaseException
+        try:
+            result = load(source)
+        except BaseException as error:  # noqa: BLE001  # carried over to who waits
+            result = error
+        try:
+            loop.call_soon_threadsafe(settle, result)
+        except RuntimeError:
+            log.info("a tokenizer came too late", extra={"source": source})
+
+    threading.Thread(target=run, name=f"load {source}", daemon=True).start()
+    return await loaded

@@ -19,7 +19,7 @@ from libs.rpc.tests.frame_proxy import frame_proxy
 from libs.rpc.tests.raw import SERVICE, Stuck, echo, raw_service, unary
 from libs.testing.rpc import connected, free_port, serving
 
-EOF = grpc.aio.EOF  # type: ignore[attr-defined]  # its stubs forgot it
+EOF = grpc.aio.EOF
 HEALTH = "grpc.health.v1.Health"
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import signal
@@ -14,10 +15,14 @@ from typing import IO
 import httpx
 import pytest
 
+from libs.cluster.client import EtcdClient
+from libs.cluster.members import Members
 from libs.config import ConfigError, read_config
 from libs.errors import StartupError
+from libs.rpc import Shutdown
 from libs.testing.etcd import EtcdProcess
 from services.router.config import RouterConfig
+from services.router.main import serve
 from services.router.tests.conftest import Stage
 
 
@@ -86,3 +91,26 @@ def test_it_serves_and_drains_on_sigterm(tmp_path: Path, etcd: EtcdProcess) -> N
     finally:
         process.kill()
         process.communicate()
+
+
+async def test_a_router_whose_name_is_taken_stops_with_a_sentence(
+    tmp_path: Path, etcd: EtcdProcess
+) -> None:
+    config = RouterConfig(
+        port=0,
+        http_port=0,
+        etcd=(etcd.endpoint,),
+        objects=str(tmp_path / "objects"),
+        no_auth=True,
+        member="twin",
+        drain_s=1.0,
+    )
+    first = asyncio.create_task(serve(config, Shutdown()))
+    async with EtcdClient([etcd.endpoint]) as client, Members(client, "router") as members:
+        await members.wait_until(lambda: "twin" in members.current())
+        shutdown = Shutdown()
+        second = asyncio.create_task(serve(config, shutdown))
+        with pytest.raises(StartupError, match="--member"):
+            await first
+        shutdown.request("the test is over")
+        await second

@@ -126,7 +126,7 @@ def tokens_of(responses: Sequence[pb.GenerateResponse], choice: int = 0) -> list
 async def rest_of(call: Any) -> list[pb.GenerateResponse]:
     """What is left of a call that was begun with `read`."""
     responses = []
-    while (response := await call.read()) is not grpc.aio.EOF:  # type: ignore[attr-defined]  # missing in the stubs
+    while (response := await call.read()) is not grpc.aio.EOF:
         responses.append(response)
     return responses
 
