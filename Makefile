@@ -6,6 +6,10 @@ PYTHON_BIN := .venv/bin/python
 # Two spinning OpenMP threads next to a busy neighbour can take fifty times as long as one.
 export OMP_WAIT_POLICY := passive
 
+# Tests wait for processes and leases more than they compute: two at a time, one thread each.
+SPREAD := -n 2 --dist loadgroup
+test verify: export OMP_NUM_THREADS := 1
+
 .DEFAULT_GOAL := help
 .PHONY: help quickstart test verify check fmt protos setup lock clean
 
@@ -16,10 +20,10 @@ quickstart: setup ## From a fresh machine to a finished batch of real agent step
 	@.venv/bin/impala quickstart
 
 test: check ## Set up, run all checks and the fast tests (under 10 minutes on 2 cores)
-	@$(PYTHON_BIN) -m pytest -q -m "not slow"
+	@$(PYTHON_BIN) -m pytest -q $(SPREAD) -m "not slow"
 
 verify: check ## All that `make test` runs, and the slow tests too
-	@$(PYTHON_BIN) -m pytest -q
+	@$(PYTHON_BIN) -m pytest -q $(SPREAD)
 
 check: setup ## Formatting, lint, types and import rules
 	@scripts/check

@@ -1,4 +1,5 @@
-"""Refuses a test file that holds no test: it would pass for ever without checking anything."""
+"""Refuses a test file that holds no test (it would pass for ever without checking anything), and
+tells which tests belong to one process when they are spread over several."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from collections.abc import Generator
 
 import pytest
 
+SHARED = ("services/router/tests/", "tests/e2e/")
 COLLECTED = pytest.StashKey[set[str]]()
 
 
@@ -31,3 +33,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     empty = sorted(config.stash[COLLECTED] - with_tests)
     if empty:
         raise pytest.UsageError(f"test files without a test: {', '.join(empty)}")
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(_group_of(item)))
+
+
+def _group_of(item: pytest.Item) -> str:
+    """What shares costly fixtures stays together: a folder with a whole stack, else a file. A long
+    test is worth a fixture of its own."""
+    path = item.nodeid.split("::")[0]
+    shared = next((folder for folder in SHARED if path.startswith(folder)), path)
+    return item.nodeid if item.get_closest_marker("slow") else shared

@@ -27,7 +27,7 @@ LONG = pytest.mark.timeout(3000)
 
 @pytest.fixture(scope="module")
 def loaded() -> LoadedModel:
-    return load_model(ensure_demo_model(), "float32", threads=2)
+    return load_model(ensure_demo_model(), "float32", threads=1)
 
 
 def make_engine(
