@@ -84,10 +84,17 @@ class _Ports:
 
     @classmethod
     def pick(cls, wishes: PortWishes, servers: int, picker: net.PortPicker) -> _Ports:
-        """Raises CliError for a port that was asked for, or HTTP's default one, and is in use."""
-        wanted = net.wanted
+        """Raises CliError for a port that was asked for, or HTTP's default one, and is in use.
+
+        HTTP on any port means an instance beside others: then the defaults, which the others want
+        too, are left alone.
+        """
+
+        def wanted(flag: str, given: int | None, default: int) -> net.Wanted:
+            return net.wanted(flag, given, 0 if wishes.http == 0 else default)
+
         # The strict ones first: no pick of ours may be in their way.
-        http = picker.pick(wanted("--http-port", wishes.http, net.HTTP, strict=True))
+        http = picker.pick(net.wanted("--http-port", wishes.http, net.HTTP, strict=True))
         router = picker.pick(wanted("--grpc-port", wishes.router, net.ROUTER))
         scheduler = picker.pick(wanted("--scheduler-port", wishes.scheduler, net.SCHEDULER))
         kvstore = picker.pick(wanted("--kvstore-port", wishes.kvstore, net.KVSTORE))
