@@ -152,6 +152,8 @@ async def _target(
 
 def _read(wish: OneShot) -> InputSummary:
     for path in (wish.output, wish.errors):
+        if path.is_dir():
+            raise Usage(f"{path} is a folder: name a file with --output.")
         if path.exists() and not wish.force:
             raise Usage(f"{path} exists: give --force to overwrite it, or another --output.")
     if not wish.output.parent.is_dir():

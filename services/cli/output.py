@@ -233,9 +233,14 @@ class BatchProgress:
 
 
 def describe(progress: Progress) -> str:
+    """A rate only once there is one: a prefill takes its time and generates nothing."""
     parts = [f"{progress.failed} failed"] if progress.failed else []
-    parts.append(f"{progress.tokens_per_s:.1f} tokens/s")
-    parts.append(dollars(progress.cost))
+    if progress.tokens:
+        parts.append(f"{progress.tokens_per_s:.1f} tokens/s")
+    else:
+        parts.append(f"{seconds(progress.elapsed_s)} so far")
+    if progress.cost:
+        parts.append(dollars(progress.cost))
     if progress.eta_s is not None:
         parts.append(f"{seconds(progress.eta_s)} to go")
     return "  ".join(parts)

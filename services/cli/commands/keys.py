@@ -11,9 +11,10 @@ import typer
 
 from libs.cluster.accounts import ApiKey, create_key, list_keys, revoke_key
 from libs.cluster.client import EtcdClient
+from libs.cluster.keys import checked
 from services.cli import options
 from services.cli.cluster import with_etcd
-from services.cli.errors import CliError
+from services.cli.errors import CliError, Usage
 from services.cli.output import clock, print_json, say, table
 
 app = typer.Typer(help="API keys of accounts.", no_args_is_help=True)
@@ -31,6 +32,7 @@ def create(
     state: options.State = None,
 ) -> int:
     """Make a key and print it: it is stored nowhere and shown this once."""
+    _check_account(account)
 
     async def work(client: EtcdClient) -> str:
         return await create_key(
@@ -84,6 +86,16 @@ def revoke(
     key = with_etcd(options.etcd_of(etcd, state), work)
     say(f"The key ...{key.hint} of {key.account} is revoked")
     return 0
+
+
+def _check_account(account: str) -> None:
+    try:
+        checked(account)
+    except ValueError as error:
+        raise Usage(
+            f"--account {account!r} cannot be an account's name: it must not be empty, nor hold a "
+            "slash or an unprintable character."
+        ) from error
 
 
 def _row(key: ApiKey) -> tuple[object, ...]:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+ETA_FROM = 0.25
+"""Share of the lines that must be done before the rest is guessed from them: the first to end are
+the short ones, and none ends while the prompts are prefilled."""
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
     """done, failed, total: request lines; done includes failed. tokens: generated so far.
-    tokens_per_s: generated, since the first was seen. cost: USD. eta_s: None = not known yet."""
+    elapsed_s: since the lines were known. tokens_per_s: generated, in that time. cost: USD.
+    eta_s: None = not known yet."""
 
     done: int
     failed: int
     total: int
     tokens: int
+    elapsed_s: float
     tokens_per_s: float
     cost: float
     eta_s: float | None
@@ -32,12 +38,13 @@ class Meter:
             self._began = now
         elapsed = now - self._began if self._began is not None else 0.0
         done = completed + failed
-        known = elapsed > 0 and 0 < done < total
+        known = elapsed > 0 and ETA_FROM * total <= done < total
         return Progress(
             done=done,
             failed=failed,
             total=total,
             tokens=tokens,
+            elapsed_s=elapsed,
             tokens_per_s=tokens / elapsed if elapsed > 0 else 0.0,
             cost=cost,
             eta_s=elapsed / done * (total - done) if known else None,

@@ -116,13 +116,27 @@ def test_nobody_answers_at_the_url(impala: Impala) -> None:
 
 
 def test_a_url_that_is_none(impala: Impala) -> None:
-    assert_one_sentence(impala("jobs", "list", "--url", "localhost"), 1, "localhost")
+    said = impala("jobs", "list", "--url", "localhost")
+    assert_one_sentence(said, 1, "localhost")
+    assert ".." not in said.err
 
 
 def test_an_unreachable_etcd(impala: Impala) -> None:
     etcd = f"127.0.0.1:{free_port()}"
     said = impala("keys", "create", "--account", "a", "--etcd", etcd)
     assert_one_sentence(said, 1, f"etcd at {etcd} does not answer", "--etcd")
+
+
+@pytest.mark.parametrize("account", ["bad name/!", "", "two\nlines"])
+def test_a_name_that_no_account_can_have(impala: Impala, account: str) -> None:
+    etcd = f"127.0.0.1:{free_port()}"
+    said = impala("keys", "create", "--account", account, "--etcd", etcd)
+    assert_one_sentence(said, 2, f"--account {account!r} cannot be")
+
+
+def test_run_does_not_write_onto_a_folder(impala: Impala, requests: Path, tmp_path: Path) -> None:
+    said = impala("run", requests, "-o", tmp_path, "--force")
+    assert_one_sentence(said, 2, f"{tmp_path} is a folder", "--output")
 
 
 def test_run_does_not_overwrite_answers(impala: Impala, requests: Path, tmp_path: Path) -> None:
