@@ -64,11 +64,12 @@ async def serve(config: ModelServerConfig, shutdown: Shutdown) -> None:
     server = server_of(config, _SERVICES)
     api = ModelServerApi()
     _add_servicers(api, server)
-    await server.start()
-    if config.metrics_port >= 0:
-        serve_metrics(config.metrics_port, config.host)
-    loaded = await _load(config)
     async with contextlib.AsyncExitStack() as stack:
+        await server.start()
+        stack.push_async_callback(server.stop)
+        if config.metrics_port >= 0:
+            serve_metrics(config.metrics_port, config.host)
+        loaded = await _load(config)
         client = await stack.enter_async_context(cluster_of(config))
         views = {
             name: await stack.enter_async_context(Members(client, name))
@@ -119,7 +120,7 @@ class _Herd:
         cls, config: ModelServerConfig, loaded: LoadedModel, kvstores: Members, clock: Clock
     ) -> "_Herd":
         model = loaded.config
-        blocks = blocks_within(config.kv_bytes, model, loaded.kv_dtype)
+        blocks = _pool_blocks(config, loaded)
         kv = KvCache(blocks, model, loaded.kv_dtype)
         layout = kv.layout_signature()
         tier = None
@@ -177,6 +178,19 @@ class _Herd:
         context = min(config.max_context or model.max_context, model.max_context)
         limits = checks.Limits(name, model.vocab, context, blocks * BLOCK_TOKENS)
         return cls(app, thread, tier, limits, layout)
+
+
+def _pool_blocks(config: ModelServerConfig, loaded: LoadedModel) -> int:
+    """The pool's size; refused here when it holds no block or is more than the machine has."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if config.kv_bytes > memory:
+        raise StartupError(
+            f"--kv-bytes of {config.kv_bytes} is more than this machine's {memory} bytes of memory."
+        )
+    try:
+        return blocks_within(config.kv_bytes, loaded.config, loaded.kv_dtype)
+    except ValueError as error:
+        raise StartupError(f"{error}: give more --kv-bytes.") from None
 
 
 class _Unit:

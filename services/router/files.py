@@ -25,6 +25,7 @@ from services.router.records import Page, Stored, encode, list_page, load
 PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
 BATCH_EXPIRY_S = 30 * 86_400
 EXPIRY_RANGE_S = (3600, 2_592_000)
+_MAX_DIGITS = 10
 
 _WRITE_BYTES = 1 << 20
 _ID_CHARS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
@@ -220,7 +221,8 @@ def parse_expiry(anchor: str | None, seconds: object) -> int | None:
     if anchor != "created_at":
         raise BadRequest("'expires_after.anchor' must be \"created_at\".", "expires_after.anchor")
     low, high = EXPIRY_RANGE_S
-    value = int(seconds) if isinstance(seconds, str) and seconds.isdecimal() else seconds
+    is_number = isinstance(seconds, str) and seconds.isdecimal() and len(seconds) < _MAX_DIGITS
+    value = int(seconds) if is_number else seconds  # type: ignore[call-overload]
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise BadRequest(
             f"'expires_after.seconds' must be an integer from {low} to {high}.",

@@ -107,8 +107,9 @@ def run_view(run: RunRecord, status: str) -> dict[str, Any]:
         "started_at": int(run.started_at),
         "ended_at": run.ended_at,
         "error": run.error or None,
-        "output_file_id": run.output_file_id or None,
-        "error_file_id": run.error_file_id or None,
+        # Both ids are fixed before it is known whether there is anything to write.
+        "output_file_id": run.output_file_id if run.output_file_id and run.completed else None,
+        "error_file_id": run.error_file_id if run.error_file_id and run.failed else None,
         "request_counts": {
             "total": run.total,
             "completed": run.completed,

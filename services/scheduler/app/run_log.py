@@ -113,7 +113,8 @@ class RunLog:
             done.add(line.line)
             completed += line.kind == "output"
             failed += line.kind != "output"
-            self._is_new_trace(line.trace)
+            if line.kind == "output":
+                self._is_new_trace(line.trace)
         return done, completed, failed
 
     # Outcomes
@@ -126,7 +127,7 @@ class RunLog:
         buffer.data += encode_line(line, kind, record, trace)
         buffer.completed += kind == "output"
         buffer.failed += kind != "output"
-        if self._is_new_trace(trace):
+        if kind == "output" and self._is_new_trace(trace):  # what failed was no task done
             buffer.tasks += 1
             buffer.seconds.add(total_s)
         if buffer.since is None:

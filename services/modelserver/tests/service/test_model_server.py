@@ -24,13 +24,17 @@ from libs.errors import (
     ImpalaError,
     InvalidArgument,
     ResourceExhausted,
+    StartupError,
     Unavailable,
     Unimplemented,
 )
 from libs.hashing import account_salt, content_hashes, pack, weights_root
 from libs.records import keys
-from libs.rpc import from_rpc_error
+from libs.rpc import Shutdown, from_rpc_error
 from libs.testing.etcd import EtcdProcess
+from libs.testing.rpc import free_port
+from services.modelserver.config import ModelServerConfig
+from services.modelserver.serve import serve
 from services.modelserver.tests.models.factories import (
     assert_greedy_equal,
     prompt_of,
@@ -369,3 +373,20 @@ async def test_what_is_not_served_yet_says_why(rig: Rig) -> None:
             await answer
         assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
         assert len(caught.value.details() or "") > 20
+
+
+@pytest.mark.parametrize(("kv_bytes", "why"), [(1000, "less than one block"), (1 << 50, "memory")])
+async def test_a_pool_that_cannot_be_is_one_sentence_and_frees_the_port(
+    folder: Path, reference: LlamaForCausalLM, etcd: EtcdProcess, kv_bytes: int, why: str
+) -> None:
+    config = ModelServerConfig(
+        port=free_port(),
+        etcd=(etcd.endpoint,),
+        model=str(folder),
+        precision="float32",
+        threads=1,
+        kv_bytes=kv_bytes,
+    )
+    for _ in range(2):
+        with pytest.raises(StartupError, match=f"(?s){why}"):
+            await serve(config, Shutdown())

@@ -151,6 +151,19 @@ async def test_a_limit_out_of_range_is_refused_in_openais_words(stage: Stage) ->
         assert answer.json()["error"]["param"] == "limit"
 
 
+async def test_an_expiry_of_five_thousand_digits_is_a_bad_value_like_any_other(
+    stage: Stage,
+) -> None:
+    fields = {"purpose": "batch", "expires_after[anchor]": "created_at"}
+    answer = await stage.http().post(
+        "/v1/files",
+        data=fields | {"expires_after[seconds]": "9" * 5000},
+        files={"file": ("in.jsonl", LINE)},
+    )
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "expires_after.seconds"
+
+
 async def test_a_file_in_use_is_not_deleted_until_its_batch_has_ended(stage: Stage) -> None:
     client = stage.openai(max_retries=2)
     file = await client.files.create(file=("in.jsonl", LINE), purpose="batch")
