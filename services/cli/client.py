@@ -165,6 +165,9 @@ class Client:
         headers = {"idempotency-key": idempotency_key} if idempotency_key else {}
         return cast(Job, await self._json("POST", "/imp/v1/jobs", json=body, headers=headers))
 
+    async def delete_job(self, job_id: str) -> dict[str, Any]:
+        return await self._json("DELETE", f"/imp/v1/jobs/{_segment(job_id)}")
+
     async def upload(self, path: Path, purpose: str = "batch") -> File:
         """Streams the file; it is never in memory as a whole."""
         with path.open("rb") as file:
@@ -251,7 +254,7 @@ class Client:
                 f"Nothing answers at {self.url}: start an instance with 'impala up', or name "
                 "another --url."
             )
-        reason = str(error) or type(error).__name__
+        reason = str(error).rstrip(".") or type(error).__name__
         return NotReachable(f"The connection to {self.url} broke: {reason}.")
 
 

@@ -48,7 +48,7 @@ def submit(
             batch = await batch_run.submit(
                 client, file, endpoint=endpoint or _endpoint(file), window=window, job_id=job
             )
-            if not as_json:
+            if wait and not as_json:
                 say(f"batch {batch['id']}")
             return await _ended(client, batch["id"]) if wait else batch
 
@@ -108,30 +108,45 @@ def results(
     api_key: options.ApiKey = "",
     state: options.State = None,
 ) -> int:
-    """Print a batch's answers, or its failed lines, as JSON lines."""
+    """Print a batch's answers, or its failed lines, as JSON lines.
 
-    async def ended() -> None:
+    A batch that failed in validation has neither: what is wrong with it is said, and the exit code
+    is 1.
+    """
+
+    async def ended() -> int:
         async with options.client_of(url, api_key, state) as client:
             batch = await client.batch(batch_id)
             if batch["status"] not in batch_run.TERMINAL:
                 raise CliError(
                     f"The batch is {batch['status']}: wait for its end, or give --follow."
                 )
+            if batch["status"] == "failed":
+                return _say_failed(batch)
             await _print_file(client, _file_id(batch, errors))
+        return 0
 
-    async def saved(path: Path) -> None:
+    async def followed() -> int:
+        target = grpc or _grpc_address(url, state)
+        await follow_results(target, batch_id, api_key=api_key, errors=errors)
         async with options.client_of(url, api_key, state) as client:
-            batch = await _ended(client, batch_id) if follow else await client.batch(batch_id)
+            batch = await client.batch(batch_id)
+        return _say_failed(batch) if batch["status"] == "failed" else 0
+
+    async def saved(path: Path) -> int:
+        async with options.client_of(url, api_key, state) as client:
+            if follow:
+                with BatchProgress() as bar:
+                    await batch_run.follow(client, batch_id, bar.show)
+            batch = await client.batch(batch_id)
+            if batch["status"] == "failed":
+                return _say_failed(batch)
             await batch_run.download(client, _file_id(batch, errors), path)
+        return 0
 
     if output is not None:
-        asyncio.run(saved(output))
-    elif follow:
-        target = grpc or _grpc_address(url, state)
-        asyncio.run(follow_results(target, batch_id, api_key=api_key, errors=errors))
-    else:
-        asyncio.run(ended())
-    return 0
+        return asyncio.run(saved(output))
+    return asyncio.run(followed() if follow else ended())
 
 
 @app.command()
@@ -212,6 +227,13 @@ def _say_errors(batch: Batch) -> None:
     for error in errors["data"] if errors else []:
         where = f"line {error['line']}: " if error.get("line") else ""
         say(f"{where}{error.get('message')} ({error.get('code')})")
+
+
+def _say_failed(batch: Batch) -> int:
+    """Why there is nothing to print, and the exit code."""
+    say(f"impala: The batch {batch['id']} failed in validation; none of its lines was answered.")
+    _say_errors(batch)
+    return FAILED
 
 
 def _file_id(batch: Batch, errors: bool) -> str | None:

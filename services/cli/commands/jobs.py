@@ -10,7 +10,7 @@ import typer
 
 from services.cli import options
 from services.cli.client import Job
-from services.cli.output import clock, pairs, print_json, table
+from services.cli.output import clock, pairs, print_json, say, table
 
 app = typer.Typer(help="Jobs: a model and its configuration.", no_args_is_help=True)
 
@@ -83,6 +83,24 @@ def show(
     else:
         names: Iterable[str] = ("job", "model", "name", "USD per engine-hour", "created")
         pairs("", zip(names, _row(job), strict=True))
+    return 0
+
+
+@app.command()
+def delete(
+    job_id: Annotated[str, typer.Argument(metavar="JOB")],
+    url: options.Url = "",
+    api_key: options.ApiKey = "",
+    state: options.State = None,
+) -> int:
+    """Delete a job that no unfinished batch needs."""
+
+    async def work() -> None:
+        async with options.client_of(url, api_key, state) as client:
+            await client.delete_job(job_id)
+
+    asyncio.run(work())
+    say(f"{job_id} is deleted")
     return 0
 
 
