@@ -142,7 +142,8 @@ class LocalInstance:
             except ApiError as error:
                 if not self.settings.auth:
                     raise
-                self._reporter.say(f"no job was made: {error}")
+                why = error if self._api_key else "no key was given"
+                self._reporter.say(f"no job was made: {why}")
 
     def _on_news(self, happened: Happened) -> None:
         if self.supervisor.stopping:

@@ -106,6 +106,12 @@ async def _up(state: StateDir, settings: Settings, api_key: str) -> int:
     with StartReporter() as reporter, Interrupts() as interrupts:
         instance = LocalInstance(state, settings, reporter, api_key=api_key)
         interrupts.call(instance.interrupt)
+        if settings.auth and not api_key:
+            reporter.say(
+                "--auth without a key: once it is ready, run 'impala keys create --account NAME', "
+                "set IMPALA_API_KEY to the key, then run "
+                f"'impala jobs create --model {settings.served_name}' (or start again with the key)"
+            )
         async with instance:
             reporter.settled()
             say(_summary(state.require(), state, settings))
@@ -115,7 +121,8 @@ async def _up(state: StateDir, settings: Settings, api_key: str) -> int:
 
 def _summary(instance: Instance, state: StateDir, settings: Settings) -> str:
     body = f'{{"model": "{instance.model}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
-    key = "$IMPALA_API_KEY" if settings.auth else "none"
+    imports = "import os\n  " if settings.auth else ""
+    key = 'os.environ["IMPALA_API_KEY"]' if settings.auth else '"none"'
     header = ' -H "authorization: Bearer $IMPALA_API_KEY"' if settings.auth else ""
     servers = "1 model server" if settings.servers == 1 else f"{settings.servers} model servers"
     return f"""
@@ -128,8 +135,8 @@ Try it:
   curl {instance.url}/v1/chat/completions -H 'content-type: application/json'{header} \\
     -d '{body}'
 
-  from openai import OpenAI
-  client = OpenAI(base_url="{instance.url}/v1", api_key="{key}")
+  {imports}from openai import OpenAI
+  client = OpenAI(base_url="{instance.url}/v1", api_key={key})
   client.chat.completions.create(model="{instance.model}", messages=[...])
 
   impala run IN.jsonl -o OUT.jsonl --model {instance.model}
