@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import tempfile
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from services.cli import batch_run
 from services.cli.batch_run import Fetched
 from services.cli.client import Batch, Client, Run
-from services.cli.core.input_check import InputSummary, summarize
+from services.cli.core.fit import Serving, misfit
+from services.cli.core.input_check import InputSummary, named, summarize
 from services.cli.errors import FAILED, INTERRUPTED, SOME_LINES_FAILED, CliError, Usage
 from services.cli.instance import LocalInstance, ensure_job
 from services.cli.interrupts import Interrupts
 from services.cli.launch import PortWishes, Settings
-from services.cli.output import BatchProgress, StartReporter
+from services.cli.output import BatchProgress, StartReporter, say
 from services.cli.state_dir import StateDir, temporary
 
 DEFAULT_ENDPOINT = "/v1/chat/completions"
@@ -30,7 +32,9 @@ DEFAULT_ENDPOINT = "/v1/chat/completions"
 class OneShot:
     """model: as `--model` has it, empty = what the lines name. precision: None = any.
     state: the folder that was named; None = the default one, or a temporary one to start in.
-    substitute: serve the model under the name that the lines use."""
+    url: a router that is used as it is; empty = the instance of `state`, or one that is started.
+    job: of the instance that is used; empty = the model's newest.
+    substitute: serve the model under the name that the lines use; lines with none get it."""
 
     input: Path
     output: Path
@@ -38,6 +42,9 @@ class OneShot:
     precision: str | None = None
     window: str = "24h"
     state: Path | None = None
+    url: str = ""
+    api_key: str = ""
+    job: str = ""
     substitute: bool = False
     force: bool = False
     always_start: bool = False
@@ -75,11 +82,11 @@ async def answer(wish: OneShot) -> Answered:
     summary = await asyncio.to_thread(_read, wish)
     name, model = _names(wish, summary)
     endpoint = next(iter(summary.endpoints), DEFAULT_ENDPOINT)
-    with Interrupts() as interrupts:
+    with _input(wish, summary, name) as source, Interrupts() as interrupts:
         async with _target(wish, name, model, interrupts) as target:
             client = target.client
             batch = await batch_run.submit(
-                client, wish.input, endpoint=endpoint, window=wish.window, job_id=target.job_id
+                client, source, endpoint=endpoint, window=wish.window, job_id=target.job_id
             )
             batch, interrupted = await _follow(client, batch["id"], interrupts)
             files = Fetched(None, None)
@@ -124,14 +131,16 @@ async def _target(
     wish: OneShot, name: str, model: str, interrupts: Interrupts
 ) -> AsyncIterator[_Target]:
     """Somewhere that serves `model` as `name`."""
-    running = None if wish.always_start else StateDir.named(wish.state).instance()
-    if running is not None and running.phase == "ready" and not wish.substitute:
-        fits = running.model == name and wish.precision in (None, running.precision)
-        if fits:
-            async with Client(running.url) as client:
-                job = await ensure_job(client, name)
-                yield _Target(client, job["id"])
-            return
+    url = _running_url(wish, name, model)
+    if url:
+        async with Client(url, wish.api_key) as client:
+            yield _Target(client, await _job(client, name, wish.job))
+        return
+    if wish.job:
+        raise Usage(
+            f"--job {wish.job} is a job of an instance that runs, and none that fits does: leave "
+            "it out, or name the instance with --state or --url."
+        )
     state = StateDir.named(wish.state) if wish.state else temporary()
     settings = Settings(
         model=model, name=name, precision=wish.precision or "auto", ports=PortWishes(http=0)
@@ -148,6 +157,76 @@ async def _target(
         finally:
             if wish.state is None:
                 state.remove()
+
+
+def _running_url(wish: OneShot, name: str, model: str) -> str:
+    """Of the router to use; empty = one is to be started. Raises CliError where that cannot be."""
+    if wish.always_start:
+        return ""
+    if wish.url:
+        if wish.precision or model != name:
+            flag = "--precision" if wish.precision else "--substitute-model"
+            raise Usage(
+                f"{flag} is for an instance that is started here, not for {wish.url}: leave it "
+                "out, or --url (IMPALA_URL)."
+            )
+        return wish.url
+    folder = StateDir.named(wish.state)
+    running = folder.instance()
+    if running is None or running.phase != "ready":
+        return ""
+    source = model if model == name else Settings(model=model).source
+    why = misfit(
+        Serving(running.source, running.model, running.precision),
+        Serving(source, name, wish.precision),
+    )
+    if not why:
+        return running.url
+    if wish.state:
+        raise CliError(
+            f"The instance in {folder.path} does not fit, {why}: ask for what it serves, stop it "
+            "with 'impala down', or leave out --state to start one for this run."
+        )
+    say(
+        f"The instance in {folder.path} does not fit, {why}: one is started for this run (to use "
+        "the other, ask for what it serves)."
+    )
+    return ""
+
+
+async def _job(client: Client, model: str, wanted: str) -> str:
+    """The id of the wanted job, else of the model's newest, which is said if it has several."""
+    if wanted:
+        job = await client.job(wanted)
+        if job["model"] != model:
+            raise Usage(f"The job {wanted} is for the model {job['model']!r}, not for {model!r}.")
+        return wanted
+    served = [each["id"] for each in await client.models()]
+    if model not in served:
+        raise CliError(
+            f"{client.url} does not serve the model {model!r} but {', '.join(served) or 'none'}: "
+            "ask for what it serves, or leave out --url."
+        )
+    jobs = [each for each in await client.jobs() if each["model"] == model]
+    if len(jobs) > 1:
+        say(
+            f"{model} has {len(jobs)} jobs: this runs on the newest, {jobs[0]['id']}; name "
+            "another with --job."
+        )
+    return (await ensure_job(client, model))["id"]
+
+
+@contextlib.contextmanager
+def _input(wish: OneShot, summary: InputSummary, name: str) -> Iterator[Path]:
+    """The file to upload: the input, or a copy in which every line names the model."""
+    if not summary.unnamed:
+        yield wish.input
+        return
+    with tempfile.TemporaryDirectory(prefix="impala-run-") as folder:
+        copy = Path(folder) / wish.input.name
+        with wish.input.open("rb") as lines, copy.open("wb") as file:
+            file.writelines(named(lines, name))
+        yield copy
 
 
 def _read(wish: OneShot) -> InputSummary:
@@ -167,20 +246,25 @@ def _read(wish: OneShot) -> InputSummary:
 
 def _names(wish: OneShot, summary: InputSummary) -> tuple[str, str]:
     """The name that requests use, and the model that is to be served under it."""
-    named = list(summary.models)
-    if len(named) > 1:
-        first, second = named[:2]
+    asked = list(summary.models)
+    if len(asked) > 1:
+        first, second = asked[:2]
         raise Usage(
             f"Line {summary.models[second]} asks for the model {second!r} and line "
             f"{summary.models[first]} for {first!r}: a batch is for one model, so make two files."
         )
-    model = wish.model or (named[0] if named else "")
+    model = wish.model or (asked[0] if asked else "")
     if not model:
-        raise Usage("No line names a model: say which with --model.")
-    if named and named[0] != model and not wish.substitute:
+        raise Usage("No line names a model: say which with --model and --substitute-model.")
+    if summary.unnamed and not wish.substitute:
         raise Usage(
-            f"Line {summary.models[named[0]]} asks for the model {named[0]!r}, but --model is "
-            f"{model!r}: give --model {named[0]}, or --substitute-model to answer it with "
+            f"Line {summary.unnamed} names no model: give --substitute-model to answer it with "
+            f"{model!r}."
+        )
+    if asked and asked[0] != model and not wish.substitute:
+        raise Usage(
+            f"Line {summary.models[asked[0]]} asks for the model {asked[0]!r}, but --model is "
+            f"{model!r}: give --model {asked[0]}, or --substitute-model to answer it with "
             f"{model!r} all the same."
         )
-    return (named[0] if named else model), model
+    return (asked[0] if asked else model), model

@@ -57,6 +57,48 @@ def test_run_uses_the_instance_that_runs(stack: Stack, requests: Path, tmp_path:
     assert "is ready" not in done.err
 
 
+def test_run_on_a_url_and_on_the_job_that_is_named(
+    stack: Stack, requests: Path, tmp_path: Path
+) -> None:
+    first, second = (stack.impala("jobs", "create", "--model", MODEL).out.strip() for _ in range(2))
+    flags = ["--url", stack.url, "--force", "--json"]
+    output = tmp_path / "out.jsonl"
+    named = stack.impala("run", requests, "-o", output, *flags, "--job", first)
+    assert named.json["batch"]["job_id"] == first, named.err
+    assert "--job" not in named.err
+    unnamed = stack.impala("run", requests, "-o", output, *flags)
+    used = unnamed.json["batch"]["job_id"]
+    assert f"has 3 jobs: this runs on the newest, {used}; name another with --job" in unnamed.err
+    for job_id in (first, second):
+        assert stack.impala("jobs", "delete", job_id).code == 0
+    other = stack.impala("jobs", "create", "--model", "other").out.strip()
+    wrong = stack.impala("run", requests, "-o", output, *flags, "--job", other)
+    assert wrong.code == 2
+    assert "is for the model 'other'" in wrong.err
+    assert stack.impala("jobs", "delete", other).code == 0
+
+
+def test_run_fills_in_the_model_that_lines_do_not_name(stack: Stack, tmp_path: Path) -> None:
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    bare = json.loads(chat_line("bare", "Hi"))
+    del bare["body"]["model"]
+    source.write_text(json.dumps(bare))
+    flags = ["--model", MODEL, "--substitute-model"]
+    done = stack.impala("run", source, "-o", output, *flags)
+    assert done.code == 0, done.err
+    assert json.loads(output.read_text())["response"]["body"]["model"] == MODEL
+
+
+def test_run_says_why_the_instance_that_runs_does_not_fit(
+    stack: Stack, requests: Path, tmp_path: Path
+) -> None:
+    done = stack.impala("run", requests, "-o", tmp_path / "out.jsonl", "--precision", "int8")
+    assert done.code == 1
+    assert done.err.count("\n") == 1
+    assert "does not fit, it serves 'test-model' in float32, not in int8: " in done.err
+    assert "impala down" in done.err
+
+
 def test_run_with_failed_lines_writes_them_beside_and_exits_with_3(
     stack: Stack, tmp_path: Path
 ) -> None:
@@ -108,6 +150,36 @@ def test_a_batch_from_submit_to_results(stack: Stack, requests: Path, tmp_path: 
     cancelled = stack.impala("batch", "cancel", batch["id"])
     assert cancelled.code == 1
     assert cancelled.err == "impala: Cannot cancel a batch with status 'completed'.\n"
+
+
+def test_submit_prints_the_id_once(stack: Stack, requests: Path) -> None:
+    submitted = stack.impala("batch", "submit", requests)
+    assert (submitted.code, submitted.err) == (0, "")
+    assert submitted.out.strip().startswith("batch_")
+    assert stack.impala("batch", "results", submitted.out.strip(), "--follow").code == 0
+
+
+def test_results_of_a_batch_that_failed_in_validation_are_its_errors(
+    stack: Stack, tmp_path: Path
+) -> None:
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text(f"{chat_line('a', 'Hi')}\n{{broken\n")
+    batch = stack.impala("batch", "submit", source, "--wait", "--json").json
+    for flags in ([], ["--errors"], ["--follow"], ["-o", output], ["-o", output, "--follow"]):
+        said = stack.impala("batch", "results", batch["id"], *flags)
+        assert (said.code, said.out) == (1, ""), flags
+        assert "line 2: " in said.err
+        assert "(invalid_json_line)" in said.err
+    assert not output.exists()
+
+
+def test_a_deleted_job_is_gone(stack: Stack) -> None:
+    job_id = stack.impala("jobs", "create", "--model", "other").out.strip()
+    deleted = stack.impala("jobs", "delete", job_id)
+    assert (deleted.code, deleted.err) == (0, f"{job_id} is deleted\n")
+    gone = stack.impala("jobs", "show", job_id)
+    assert gone.code == 1
+    assert gone.err.count("\n") == 1
 
 
 def test_up_has_made_one_job_and_more_can_be_made(stack: Stack) -> None:

@@ -30,9 +30,17 @@ def run(
         ),
     ] = None,
     window: options.Window = "24h",
+    job: Annotated[
+        str, typer.Option(help="Job of a running instance; else the model's newest.")
+    ] = "",
+    url: options.Url = "",
+    api_key: options.ApiKey = "",
     state: options.State = None,
     substitute_model: Annotated[
-        bool, typer.Option("--substitute-model", help="Answer with --model whatever lines name.")
+        bool,
+        typer.Option(
+            "--substitute-model", help="Answer with --model whatever lines name, or name not."
+        ),
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite OUT.jsonl.")] = False,
     as_json: options.AsJson = False,
@@ -49,6 +57,9 @@ def run(
         precision=precision,
         window=window,
         state=state,
+        url=url,
+        api_key=api_key,
+        job=job,
         substitute=substitute_model,
         force=force,
     )

@@ -6,8 +6,9 @@ a line that is no JSON too, is the router's to judge: it names every fault with 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import orjson
 
@@ -16,9 +17,11 @@ BOM = b"\xef\xbb\xbf"
 
 @dataclass(slots=True)
 class InputSummary:
-    """models, endpoints: what lines name, with the first physical line (from 1) that does."""
+    """models, endpoints: what lines name, with the first physical line (from 1) that does.
+    unnamed: the first line whose body names no model; 0 = there is none."""
 
     lines: int = 0
+    unnamed: int = 0
     models: dict[str, int] = field(default_factory=dict)
     endpoints: dict[str, int] = field(default_factory=dict)
 
@@ -31,16 +34,39 @@ def summarize(lines: Iterable[bytes]) -> InputSummary:
         if not line.strip():
             continue
         summary.lines += 1
-        try:
-            request = orjson.loads(line)
-        except orjson.JSONDecodeError:
-            continue
-        if not isinstance(request, dict):
+        request = _request(line)
+        if request is None:
             continue
         _note(summary.endpoints, request.get("url"), number)
         body = request.get("body")
-        _note(summary.models, body.get("model") if isinstance(body, dict) else None, number)
+        if _lacks_model(body):
+            summary.unnamed = summary.unnamed or number
+        elif isinstance(body, dict):
+            _note(summary.models, body["model"], number)
     return summary
+
+
+def named(lines: Iterable[bytes], model: str) -> Iterator[bytes]:
+    """The same lines, with `model` in each body that names none; all others byte for byte."""
+    for number, raw in enumerate(lines, 1):
+        request = _request(raw.removeprefix(BOM) if number == 1 else raw)
+        if request is not None and _lacks_model(request.get("body")):
+            request["body"]["model"] = model
+            yield orjson.dumps(request) + (b"\n" if raw.endswith(b"\n") else b"")
+        else:
+            yield raw
+
+
+def _request(line: bytes) -> dict[str, Any] | None:
+    try:
+        request = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    return request if isinstance(request, dict) else None
+
+
+def _lacks_model(body: object) -> bool:
+    return isinstance(body, dict) and body.get("model") is None
 
 
 def _note(seen: dict[str, int], value: object, number: int) -> None:

@@ -179,6 +179,30 @@ def test_run_with_lines_for_two_models(impala: Impala, tmp_path: Path) -> None:
     assert_one_sentence(said, 2, "Line 3 asks for the model 'other'", "make two files")
 
 
+def test_run_with_lines_that_name_no_model(impala: Impala, tmp_path: Path) -> None:
+    path, output = tmp_path / "bare.jsonl", tmp_path / "out.jsonl"
+    path.write_text('{"custom_id": "a", "body": {"messages": []}}\n')
+    said = impala("run", path, "-o", output, "--model", "mine")
+    assert_one_sentence(said, 2, "Line 1 names no model", "--substitute-model", "'mine'")
+    assert_one_sentence(impala("run", path, "-o", output), 2, "--model and --substitute-model")
+
+
+@pytest.mark.parametrize("flags", [["--precision", "int8"], ["--model", "x", "--substitute-model"]])
+def test_run_on_a_url_takes_what_is_served_there(
+    impala: Impala, requests: Path, tmp_path: Path, flags: list[str]
+) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    said = impala("run", requests, "-o", tmp_path / "out.jsonl", "--url", url, *flags)
+    assert_one_sentence(said, 2, flags[-1] if "--model" in flags else flags[0], url, "--url")
+
+
+def test_run_with_a_job_of_nothing_that_runs(
+    impala: Impala, requests: Path, tmp_path: Path
+) -> None:
+    said = impala("run", requests, "-o", tmp_path / "out.jsonl", "--job", "job-1")
+    assert_one_sentence(said, 2, "--job job-1", "--state")
+
+
 def test_run_with_no_model_at_all(impala: Impala, tmp_path: Path) -> None:
     path = tmp_path / "empty.jsonl"
     path.touch()

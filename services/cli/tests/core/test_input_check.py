@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from services.cli.core.input_check import summarize
+from services.cli.core.input_check import named, summarize
 
 
 def line(model: object = "m", url: object = "/v1/chat/completions") -> bytes:
@@ -33,3 +33,19 @@ def test_what_is_no_request_is_left_to_the_router() -> None:
     summary = summarize(odd)
     assert summary.lines == 6
     assert summary.models == {}
+
+
+def test_the_first_line_without_a_model_is_noted() -> None:
+    summary = summarize([line("a"), b'{"body": {"model": null}}\n', b'{"body": {}}\n'])
+    assert summary.unnamed == 2
+    assert summary.models == {"a": 1}
+    assert summarize([line("a"), b'{"body": []}\n', line(7)]).unnamed == 0
+
+
+def test_a_model_is_filled_in_where_there_is_none_and_nowhere_else() -> None:
+    kept = [line("a"), b"\n", b"{not json\n", line(7), b'{"body":  []}\n']
+    bare = [b'\xef\xbb\xbf{"body": {"n": 1}}\n', *kept, b'{"body": {}}']
+    filled = list(named(bare, "m"))
+    assert filled[1:-1] == kept
+    assert filled[0] == b'{"body":{"n":1,"model":"m"}}\n'
+    assert filled[-1] == b'{"body":{"model":"m"}}'

@@ -1,0 +1,37 @@
+"""The command line about an instance that asks for keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.batches import chat_line
+from tests.e2e.stack import MODEL, Stack
+
+
+@pytest.mark.slow
+def test_from_the_first_start_with_keys_to_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text(chat_line("a", "Hi"))
+    stack = Stack(tmp_path, ["--auth"])
+    stack.start()
+    try:
+        assert "run 'impala keys create --account NAME'" in stack.said()
+        assert f"'impala jobs create --model {MODEL}'" in stack.said()
+        assert 'api_key=os.environ["IMPALA_API_KEY"]' in stack.said()
+        refused = stack.impala("run", source, "-o", output)
+        assert (refused.code, refused.err.count("\n")) == (1, 1)
+        key = stack.impala("keys", "create", "--account", "acme").out.strip()
+        monkeypatch.setenv("IMPALA_API_KEY", key)
+        job = stack.impala("jobs", "create", "--model", MODEL).out.strip()
+        done = stack.impala("run", source, "-o", output, "--json")
+        assert done.code == 0, done.err
+        assert done.json["batch"]["job_id"] == job
+        monkeypatch.delenv("IMPALA_API_KEY")
+        flags = ["--force", "--url", stack.url, "--api-key", key]
+        assert stack.impala("run", source, "-o", output, *flags).code == 0
+    finally:
+        assert stack.stop() == 0
