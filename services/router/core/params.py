@@ -236,9 +236,6 @@ def _sampling(body: Body) -> SamplingParams:
     top_p = read_number(body, "top_p", 0.0, 1.0, 1.0)
     if top_p == 0.0:
         raise wrong_value("top_p", "a number above 0 and up to 1", body["top_p"])
-    repetition = read_number(body, "repetition_penalty", 0.0, 10.0, 1.0)
-    if repetition == 0.0:
-        raise wrong_value("repetition_penalty", "a number above 0", body["repetition_penalty"])
     # -1 is what some clients send for "off".
     top_k = read_int(body, "top_k", -1, MAX_INT32) or 0
     return SamplingParams(
@@ -249,9 +246,12 @@ def _sampling(body: Body) -> SamplingParams:
         seed=read_int(body, "seed", -(2**63), 2**63 - 1),
         presence_penalty=read_number(body, "presence_penalty", -2.0, 2.0, 0.0),
         frequency_penalty=read_number(body, "frequency_penalty", -2.0, 2.0, 0.0),
-        repetition_penalty=repetition,
+        repetition_penalty=read_number(body, "repetition_penalty", 0.01, 100.0, 1.0),
         logit_bias=_logit_bias(body),
     )
+
+
+_ID_DIGITS = 10
 
 
 def _logit_bias(body: Body) -> tuple[tuple[int, float], ...]:
@@ -261,7 +261,8 @@ def _logit_bias(body: Body) -> tuple[tuple[int, float], ...]:
     found = []
     for key, value in biases.items():
         name = f"logit_bias.{key[:20]}"
-        if not (key.isascii() and key.isdigit() and int(key[:11]) <= MAX_INT32):
+        is_id = key.isascii() and key.isdigit() and len(key) <= _ID_DIGITS
+        if not is_id or int(key) > MAX_INT32:
             raise wrong_value(name, "token ids as keys", key)
         found.append((int(key), check_number(name, value, -100.0, 100.0)))
     return tuple(sorted(found))

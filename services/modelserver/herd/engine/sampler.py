@@ -142,7 +142,10 @@ def _draw(logits: torch.Tensor, rows: Sequence[RowSampling]) -> torch.Tensor:
     noise = torch.tensor([_noise(row) for row in rows], dtype=torch.float64)
     # Strictly below the total, so that the first sum above it belongs to a token with mass.
     target = torch.minimum(noise * total, torch.nextafter(total, torch.zeros_like(total)))
-    return torch.searchsorted(cumulative, target[:, None], right=True)[:, 0]
+    found = torch.searchsorted(cumulative, target[:, None], right=True)[:, 0]
+    # Logits that are no numbers (broken weights) have no distribution: even then the token exists,
+    # or feeding it would end every other step with this one.
+    return found.clamp_max(logits.shape[-1] - 1)
 
 
 def _noise(row: RowSampling) -> float:

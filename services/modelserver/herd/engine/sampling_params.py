@@ -28,7 +28,7 @@ class SamplingParams:
     seed                None: whoever admits the request draws one, and sets it by ``with_seed``.
     presence_penalty    [-2, 2], subtracted once from each token of the output so far.
     frequency_penalty   [-2, 2], subtracted for each time it occurs there.
-    repetition_penalty  > 0; over 1 discourages tokens of prompt and output.
+    repetition_penalty  [0.01, 100]; over 1 discourages tokens of prompt and output.
     logit_bias          (token id, bias) pairs, each bias in [-100, 100].
     logprobs            None for none, else how many alternatives (0 to 20) beside the token.
     min_tokens          end and stop tokens cannot be sampled before so many others.
@@ -57,9 +57,7 @@ class SamplingParams:
         _between("min_p", self.min_p, 0.0, 1.0)
         _between("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _between("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        _between("repetition_penalty", self.repetition_penalty, 0.0, math.inf)
-        if self.repetition_penalty == 0.0:
-            raise BadSampling("repetition_penalty", "must be above 0")
+        _between("repetition_penalty", self.repetition_penalty, 0.01, 100.0)
         for _, bias in self.logit_bias:
             _between("logit_bias", bias, -100.0, 100.0)
         _between("logprobs", self.logprobs or 0, 0, MAX_LOGPROBS)

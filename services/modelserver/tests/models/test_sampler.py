@@ -99,6 +99,40 @@ class TestDrawing:
     def test_noise_is_in_the_half_open_unit_interval(self, seed: int, count: int) -> None:
         assert 0.0 <= uniform(seed, count) < 1.0
 
+    @pytest.mark.parametrize("broken", [math.nan, math.inf, -math.inf])
+    @pytest.mark.parametrize("params", [{}, {"top_p": 0.5}, {"top_k": 2}, {"min_p": 0.5}])
+    def test_broken_logits_of_one_row_give_a_token_that_exists_and_leave_the_others_alone(
+        self, broken: float, params: dict[str, Any]
+    ) -> None:
+        rows = [row(seed=seed, temperature=1.0, **params) for seed in (1, 2)]
+        good = [0.5, 1.0, 2.0, 0.1]
+        logits = torch.tensor([[broken] * 4, good])
+        tokens = sample(logits, rows).tokens
+        assert 0 <= tokens[0] < 4
+        assert tokens[1] == sample_one(good, rows[1])
+
+    @given(
+        st.floats(0.01, 100.0),
+        st.floats(-2.0, 2.0),
+        st.sampled_from([1e-5, 1e-3, 1.0, 2.0]),
+        st.floats(-100.0, 100.0),
+    )
+    def test_every_allowed_combination_draws_a_token_that_exists(
+        self, repetition: float, penalty: float, temperature: float, bias: float
+    ) -> None:
+        sampling = row(
+            [0, 1, 2, 2, 2],
+            1,
+            seed=3,
+            temperature=temperature,
+            repetition_penalty=repetition,
+            presence_penalty=penalty,
+            frequency_penalty=penalty,
+            logit_bias=((1, bias),),
+            top_p=0.9,
+        )
+        assert 0 <= sample_one([50.0, -50.0, 0.0, 1e-30], sampling) < 4
+
 
 class TestTruncation:
     LOGITS = of_probabilities(0.4, 0.3, 0.2, 0.07, 0.03)
@@ -211,6 +245,8 @@ class TestParams:
             ("presence_penalty", 2.1),
             ("frequency_penalty", -2.1),
             ("repetition_penalty", 0.0),
+            ("repetition_penalty", 1e-40),
+            ("repetition_penalty", 1e300),
             ("logit_bias", ((3, 101.0),)),
             ("logprobs", 21),
             ("min_tokens", -1),

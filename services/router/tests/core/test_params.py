@@ -110,6 +110,13 @@ def test_requests_for_what_happens_anyway_are_accepted() -> None:
     [
         ({"temperature": 99}, "temperature", "invalid_value"),
         ({"temperature": -0.1}, "temperature", "invalid_value"),
+        ({"repetition_penalty": 1e-300}, "repetition_penalty", "invalid_value"),
+        ({"repetition_penalty": 0}, "repetition_penalty", "invalid_value"),
+        (
+            {"logit_bias": {"0" * 11 + "9" * 30: 1}},
+            "logit_bias." + "0" * 11 + "9" * 9,
+            "invalid_value",
+        ),
         ({"temperature": "1"}, "temperature", "invalid_type"),
         ({"temperature": True}, "temperature", "invalid_type"),
         ({"top_p": 0}, "top_p", "invalid_value"),
