@@ -101,7 +101,7 @@ class _Streamed(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         chunks = self._parts.completions.chunks(self._prepared)
-        app: ASGIApp = EventStream(self._events(chunks), self._early_headers)
+        app: ASGIApp = EventStream(self._events(chunks), self._told, self._early_headers)
         try:
             await app(scope, receive, send)
         except Exception as error:
@@ -117,24 +117,20 @@ class _Streamed(Response):
     async def _events(
         self, chunks: AsyncGenerator[dict[str, Any], None]
     ) -> AsyncGenerator[bytes, None]:
-        begun = False
         async with contextlib.aclosing(chunks) as source:
-            try:
-                async for chunk in source:
-                    begun = True
-                    self._weight_version = chunk.get("weight_version")
-                    yield sse_event(chunk)
-            except Exception as error:
-                if not begun:
-                    raise
-                failure = failure_of(error)
-                if failure.status == 500:
-                    log.error("a stream broke", exc_info=error)
-                self._status = failure.status
-                yield sse_error(failure.envelope())
-                return
+            async for chunk in source:
+                self._weight_version = chunk.get("weight_version")
+                yield sse_event(chunk)
         self._status = 200
         yield SSE_DONE
+
+    def _told(self, error: Exception) -> bytes:
+        """A failure after the response has begun."""
+        failure = failure_of(error)
+        if failure.status == 500:
+            log.error("a stream broke", exc_info=error)
+        self._status = failure.status
+        return sse_error(failure.envelope())
 
 
 def trace_of(headers: Mapping[str, str]) -> Trace:

@@ -46,17 +46,25 @@ class EventStream:
     """An ASGI response of server-sent events, which `source` yields ready to send.
 
     The source is closed in all cases, at once when the client leaves. An exception from it before
-    the first event is raised to the caller; it must not raise later.
+    the response has begun is raised to the caller. Later (also while only keep-alive comments were
+    sent) it is told as the last event: a stream that just breaks off says nothing.
     """
 
     def __init__(
         self,
         source: AsyncGenerator[bytes, None],
+        failure: Callable[[Exception], bytes],
         headers: Callable[[], Mapping[str, str]] = dict,
+        *,
+        first_within_s: float = FIRST_WITHIN_S,
     ) -> None:
-        """headers: asked when the first event is there."""
+        """failure: the event that tells of an exception. headers: asked when the response begins,
+        which is with the first event or after `first_within_s`."""
         self._source = source
+        self._failure = failure
         self._headers = headers
+        self._first_within_s = first_within_s
+        self._failed = False
         self._next: asyncio.Task[bytes | None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,15 +74,25 @@ class EventStream:
     async def _send_all(self, send: Send) -> None:
         async with contextlib.aclosing(self._source):
             try:
-                event = await self._event(FIRST_WITHIN_S)
+                event = await self._event(self._first_within_s)
                 await send(self._start())
                 while event is not None:
                     await send({"type": "http.response.body", "body": event, "more_body": True})
-                    event = await self._event(KEEPALIVE_S)
+                    event = await self._event_or_failure()
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
             finally:
                 # A generator that runs cannot be closed.
                 await self._stop_reading()
+
+    async def _event_or_failure(self) -> bytes | None:
+        """As `_event`; an exception becomes the last event."""
+        if self._failed:
+            return None
+        try:
+            return await self._event(KEEPALIVE_S)
+        except Exception as error:  # noqa: BLE001  # whatever it was, the client is told
+            self._failed = True
+            return self._failure(error)
 
     async def _event(self, within_s: float) -> bytes | None:
         """The next event, a comment where none came in time, None at the end."""
