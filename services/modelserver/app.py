@@ -96,12 +96,14 @@ class ModelServerApp:
         self._running: dict[str, _Running] = {}
         self._fetches: set[asyncio.Task[None]] = set()
         self._ttft = metrics.histogram(
-            "impala_step_first_token_seconds",
+            "impala_modelserver_first_token_seconds",
             "From a step's arrival at the engine to its first token.",
             buckets=TTFT_BUCKETS,
         )
-        self._steps = metrics.counter("impala_steps", "Steps by how they ended.", ("finish",))
-        self._tokens = metrics.counter("impala_tokens", "Tokens by kind.", ("kind",))
+        self._steps = metrics.counter(
+            "impala_modelserver_steps", "Steps by how they ended.", ("finish",)
+        )
+        self._tokens = metrics.counter("impala_modelserver_tokens", "Tokens by kind.", ("kind",))
 
     # ---- calls of the servicer
 

@@ -55,7 +55,9 @@ class KvStoreTier:
         self._wake = asyncio.Event()
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._count = metrics.counter(
-            "impala_kv_tier_blocks", "KV blocks moved to or from the kvstore.", ("what",)
+            "impala_modelserver_kv_tier_blocks",
+            "KV blocks moved to or from the kvstore.",
+            ("what",),
         )
 
     def offer(self, blocks: Sequence[StoredBlock]) -> None:

@@ -107,7 +107,9 @@ async def test_a_router_whose_name_is_taken_stops_with_a_sentence(
     )
     first = asyncio.create_task(serve(config, Shutdown()))
     async with EtcdClient([etcd.endpoint]) as client, Members(client, "router") as members:
-        await members.wait_until(lambda: "twin" in members.current())
+        registered = asyncio.create_task(members.wait_until(lambda: "twin" in members.current()))
+        await asyncio.wait({first, registered}, return_when=asyncio.FIRST_COMPLETED)
+        assert registered.done(), "the first router ended before it registered"
         shutdown = Shutdown()
         second = asyncio.create_task(serve(config, shutdown))
         with pytest.raises(StartupError, match="--member"):
