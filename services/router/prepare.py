@@ -13,7 +13,12 @@ from libs.records.batch import Job
 from libs.records.members import ModelServerInfo
 from services.router.call import Call
 from services.router.core.errors import BadRequest
-from services.router.core.params import GenerationRequest, answer_budget, parse_request
+from services.router.core.params import (
+    GenerationRequest,
+    answer_budget,
+    check_size,
+    parse_request,
+)
 from services.router.core.windows import request_window
 from services.router.domain_errors import NoServer, NoSuchModel
 from services.router.fleets import Fleets
@@ -115,6 +120,7 @@ class Preparer:
     async def _tokenize(
         self, text_model: TextModel, request: GenerationRequest, info: ModelServerInfo
     ) -> list[Prompt]:
+        check_size(request, text_model.longest_token, info.max_context)
         if text_size(request) <= INLINE_CHARS:
             prompts = text_model.prompts(request)
         else:

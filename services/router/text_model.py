@@ -32,6 +32,10 @@ class TextModel:
 
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None) -> None:
         self.tokenizer = tokenizer
+        self.longest_token = max(
+            len(tokenizer.token_bytes(token)) for token in range(tokenizer.vocab_size)
+        )
+        """Bytes."""
         self._template = template
 
     @classmethod

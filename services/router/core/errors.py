@@ -42,24 +42,32 @@ class ContextTooLong(BadRequest):
     """Prompt and answer do not fit the model's context."""
 
     def __init__(
-        self, prompt: int, max_tokens: int | None, context: int, param: str | None
+        self,
+        prompt: int,
+        max_tokens: int | None,
+        context: int,
+        param: str | None,
+        at_least: bool = False,
     ) -> None:
+        """at_least: the prompt was not tokenized; `prompt` is what it cannot be shorter than."""
         self.prompt_tokens = prompt
         self.max_tokens = max_tokens
         self.context = context
-        message = _context_message(prompt, max_tokens, context)
+        self.at_least = at_least
+        message = _context_message(prompt, max_tokens, context, "at least " if at_least else "")
         super().__init__(message, param, "context_length_exceeded")
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.prompt_tokens, self.max_tokens, self.context, self.param)
+        fields = (self.prompt_tokens, self.max_tokens, self.context, self.param, self.at_least)
+        return type(self), fields
 
 
-def _context_message(prompt: int, max_tokens: int | None, context: int) -> str:
+def _context_message(prompt: int, max_tokens: int | None, context: int, at_least: str) -> str:
     head = f"This model's maximum context length is {context} tokens."
     if max_tokens is None:
         return (
-            f"{head} The prompt alone has {prompt} tokens, which leaves no room for an answer. "
-            "Shorten the prompt."
+            f"{head} The prompt alone has {at_least}{prompt} tokens, which leaves no room for an "
+            "answer. Shorten the prompt."
         )
     return (
         f"{head} You requested {prompt + max_tokens} tokens ({prompt} in the prompt, "

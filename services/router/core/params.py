@@ -8,7 +8,7 @@ keeps working.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,6 +123,30 @@ def parse_request(endpoint: str, body: object) -> GenerationRequest:
     if not isinstance(body, dict):
         raise BadRequest("The request's body must be a JSON object.", None, "invalid_type")
     return parse(body)
+
+
+def check_size(request: GenerationRequest, longest_token: int, context: int) -> None:
+    """Refuses, before it is tokenized, what cannot fit: no token is longer than `longest_token`
+    bytes. Raises `ContextTooLong`. White space at the ends is not counted: templates may trim it.
+    """
+    for size in _sizes(request):
+        fewest = -(-size // longest_token)
+        if fewest >= context:
+            raise ContextTooLong(fewest, None, context, request.prompt_field, at_least=True)
+
+
+def _sizes(request: GenerationRequest) -> list[int]:
+    """Bytes, at least, of each prompt's text."""
+    if not request.messages:
+        return [len(prompt.encode()) for prompt in request.prompts if isinstance(prompt, str)]
+    return [sum(map(_message_size, request.messages))]
+
+
+def _message_size(message: Mapping[str, Any]) -> int:
+    content = message.get("content")
+    parts = content if isinstance(content, list) else [{"text": content}]
+    texts = [part.get("text") for part in parts if isinstance(part, Mapping)]
+    return sum(len(text.strip().encode()) for text in texts if isinstance(text, str))
 
 
 def answer_budget(request: GenerationRequest, prompt_tokens: int, context: int) -> int:

@@ -15,6 +15,7 @@ from services.router.core.params import (
     GenerationRequest,
     SamplingParams,
     answer_budget,
+    check_size,
     parse_request,
 )
 
@@ -270,6 +271,27 @@ def test_without_a_limit_the_answer_gets_the_rest_of_the_context() -> None:
 def test_min_tokens_beyond_the_limit_are_refused() -> None:
     with pytest.raises(BadRequest, match="min_tokens"):
         answer_budget(chat(max_tokens=3, min_tokens=4), 1, 100)
+
+
+def test_a_text_that_cannot_fit_is_refused_by_its_size_alone() -> None:
+    part = {"type": "text", "text": "x" * 600}
+    messages = [USER | {"content": "y" * 400}, USER | {"content": [part]}]
+    check_size(chat(messages=messages), longest_token=10, context=101)
+    with pytest.raises(ContextTooLong, match="at least 100 tokens") as caught:
+        check_size(chat(messages=messages), longest_token=10, context=100)
+    assert caught.value.param == "messages"
+    assert pickle.loads(pickle.dumps(caught.value)).envelope() == caught.value.envelope()
+
+
+def test_each_prompt_is_sized_by_itself_and_in_bytes() -> None:
+    check_size(completion(prompt=["é" * 40, "é" * 40]), longest_token=10, context=9)
+    with pytest.raises(ContextTooLong, match="at least 8 tokens"):
+        check_size(completion(prompt=["a", "é" * 40]), longest_token=10, context=8)
+
+
+def test_white_space_that_a_template_may_trim_is_not_held_against_a_text() -> None:
+    spaces = [USER | {"content": " " * 10_000 + "hi"}]
+    check_size(chat(messages=spaces), longest_token=10, context=100)
 
 
 def test_request_errors_are_invalid_arguments_and_survive_pickling() -> None:
