@@ -18,6 +18,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
@@ -63,6 +64,11 @@ def run_service(main: Callable[[Shutdown], Awaitable[None]], name: str = "impala
         except Exception as failure:  # noqa: BLE001  # the process's last resort
             code = _report(name, failure)
     sys.stderr.flush()
+    if any(thread.daemon for thread in threading.enumerate()):
+        # Nothing is left to do, and a daemon thread that is inside foreign code (a tokenizer being
+        # read, gRPC's poller) may crash the process when the interpreter is taken down around it.
+        sys.stdout.flush()
+        os._exit(code)
     raise SystemExit(code)
 
 

@@ -89,4 +89,4 @@ def running(folder: Path) -> Iterator[EtcdProcess]:
         for process in processes.values():
             process.terminate()
         codes = {name: process.wait(STOP_WITHIN_S) for name, process in processes.items()}
-        assert codes == dict.fromkeys(SERVICES, 0)
+        assert codes == dict.fromkeys(SERVICES, 0), codes
