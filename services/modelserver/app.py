@@ -238,7 +238,7 @@ def finished_step(running: _Running, unix_ms: int) -> FinishedStep:
         run_id=booking.run_id,
         line=booking.line,
         trace_id=booking.trace_id,
-        prompt_tokens=len(spec.prompt),
+        prompt_tokens=ended.prompt_tokens,
         cached_tokens=ended.cached_tokens,
         completion_tokens=stream.completion_tokens,
         finish_reason=stream.finish_reasons.get(0, FinishReason.ABORT),

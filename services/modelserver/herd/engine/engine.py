@@ -75,6 +75,8 @@ class _Live:
     admitted: bool = False
     engine_s: float = 0.0
     preemptions: int = 0
+    prompt_done: int = 0
+    """How far into the prompt any of its choices was ever fed."""
 
 
 @dataclass(slots=True)
@@ -276,7 +278,10 @@ class Engine:
     def _book(self, plan: StepPlan, busy_s: float) -> None:
         """Every chunk's step is live here: nothing between plan and commit ends one."""
         for chunk, share in zip(plan.chunks, split_time(busy_s, plan.chunks), strict=True):
-            self._live[self._choices[chunk.seq_id].spec.step_id].engine_s += share
+            live = self._live[self._choices[chunk.seq_id].spec.step_id]
+            live.engine_s += share
+            fed_to = min(chunk.start + chunk.count, live.first.num_prompt)
+            live.prompt_done = max(live.prompt_done, fed_to)
 
     def _copy_out(self, evicted: Iterable[EvictedBlock]) -> None:
         if not self._store_evicted:
@@ -312,11 +317,13 @@ class Engine:
 def _ended(live: _Live) -> StepEnded:
     prompt_blocks = live.first.num_prompt // BLOCK_TOKENS
     hashes = tuple(live.first.content_hashes)
+    cached_tokens = live.first.num_cached_tokens or 0
     return StepEnded(
         live.spec.step_id,
         engine_s=live.engine_s,
         preemptions=live.preemptions,
-        cached_tokens=live.first.num_cached_tokens or 0,
+        prompt_tokens=max(live.prompt_done, cached_tokens),
+        cached_tokens=cached_tokens,
         prompt_hashes=hashes[:prompt_blocks],
         output_hashes=hashes[prompt_blocks:],
     )

@@ -59,7 +59,11 @@ class StepEnded:
     engine_s: float
     """Its share of the engine steps it took part in."""
     preemptions: int
+    prompt_tokens: int
+    """Prompt tokens whose KV it found or had computed, once each: all of them unless it was ended
+    before its first token."""
     cached_tokens: int
+    """Of these, found."""
     prompt_hashes: tuple[bytes, ...]
     output_hashes: tuple[bytes, ...]
     """Content hashes of the first choice's full blocks behind the prompt's."""

@@ -72,6 +72,7 @@ class Collector:
         self.tokens: dict[tuple[str, int], list[int]] = {}
         self.finish: dict[tuple[str, int], FinishReason] = {}
         self.cached: dict[str, int] = {}
+        self.prompt_tokens: dict[str, int] = {}
         self.ended: dict[str, float] = {}
         self.preemptions: dict[str, int] = {}
         self.stored: dict[bytes, StoredBlock] = {}
@@ -91,6 +92,7 @@ class Collector:
             assert ended.step_id not in self.ended
             self.ended[ended.step_id] = ended.engine_s
             self.cached[ended.step_id] = ended.cached_tokens
+            self.prompt_tokens[ended.step_id] = ended.prompt_tokens
             self.preemptions[ended.step_id] = ended.preemptions
         for block in outcome.stores:
             self.stored[block.key] = StoredBlock(

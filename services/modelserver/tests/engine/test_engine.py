@@ -191,6 +191,31 @@ def test_an_aborted_step_leaves_no_block_in_use(folder: Path) -> None:
     assert "s" in said.ended
 
 
+@pytest.mark.parametrize(("steps", "computed"), [(0, 0), (1, 64), (3, 192), (4, 200), (6, 200)])
+def test_a_step_that_is_aborted_tells_the_prompt_tokens_that_were_computed(
+    folder: Path, steps: int, computed: int
+) -> None:
+    said = Collector(make_engine(folder, max_batch_tokens=64))
+    said.engine.add(spec("s", prompt_of(200), 50))
+    for _ in range(steps):
+        said.take(said.engine.step(go_on) or pytest.fail("work was queued"))
+    assert said.engine.abort("s")
+    said.run()
+    assert (said.prompt_tokens["s"], said.cached["s"]) == (computed, 0)
+
+
+def test_an_aborted_step_tells_what_it_found_and_what_was_fed(folder: Path) -> None:
+    said = Collector(make_engine(folder, max_batch_tokens=64))
+    said.engine.add(spec("first", prompt_of(200)))
+    said.run()
+    assert said.prompt_tokens["first"] == 200
+    said.engine.add(spec("s", prompt_of(200)[:96] + prompt_of(200, seed=1)[:150]))
+    said.take(said.engine.step(go_on) or pytest.fail("work was queued"))
+    assert said.engine.abort("s")
+    said.run()
+    assert (said.prompt_tokens["s"], said.cached["s"]) == (96 + 64, 96)
+
+
 def test_ending_one_choice_for_a_stop_string_leaves_the_other_running(folder: Path) -> None:
     said = Collector(make_engine(folder))
     sampling = tuple(SamplingParams(temperature=1.0, seed=seed) for seed in range(2))

@@ -146,6 +146,23 @@ async def test_a_cancelled_call_frees_its_blocks_and_is_reported_as_aborted(rig:
     assert report.finish_reason == common_pb2.FINISH_REASON_ABORTED
 
 
+async def test_a_call_that_is_cancelled_in_the_queue_is_reported_without_tokens(
+    folder: Path, reference: LlamaForCausalLM, etcd: EtcdProcess
+) -> None:
+    async with model_server(folder, etcd.endpoint, max_seqs=1) as rig:
+        ahead = rig.stub.Generate(request(prompt_of(40), 300))
+        await ahead.read()
+        queued = rig.stub.Generate(request(prompt_of(50), owner=pb.Owner(run_id="queued")))
+        async with asyncio.timeout(10):
+            while (await rig.state()).waiting_steps == 0:
+                pass
+        queued.cancel()
+        (report,) = await rig.scheduler.wait_for(1)
+        ahead.cancel()
+    assert report.owner.run_id == "queued"
+    assert report.usage == common_pb2.Usage()
+
+
 async def test_two_hundred_clients_that_come_and_go_leave_no_block_behind(rig: Rig) -> None:
     calls = [rig.stub.Generate(request(prompt_of(60 + n % 5), 200)) for n in range(200)]
     await asyncio.gather(*(call.read() for call in calls[::10]))
