@@ -36,6 +36,7 @@ DEFAULT_MAX_ERRORS = 100
 
 JOB_NOT_FOUND = "job_not_found"
 JOB_REQUIRED = "job_required"
+NAMED_JOBS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,8 +162,12 @@ class Indexer:
                 "create'."
             )
             return "", LineError(MODEL_NOT_FOUND, None, message, "job_id")
-        names = ", ".join(job.id for job in jobs[:5])
-        message = f"The account has several jobs for the model {model!r}: name one ({names})."
+        names = ", ".join(job.id for job in jobs[:NAMED_JOBS])
+        more = f" and {len(jobs) - NAMED_JOBS} more" if len(jobs) > NAMED_JOBS else ""
+        message = (
+            f"The account has {len(jobs)} jobs for the model {model!r} ({names}{more}): create the "
+            "batch with the job_id of one of them; 'impala jobs list' shows all."
+        )
         return "", LineError(JOB_REQUIRED, None, message, "job_id")
 
 

@@ -170,6 +170,8 @@ async def test_the_job_must_be_clear(stage: Stage, worker: Any) -> None:
     await stage.router_sees_jobs(2)
     done = await index(stage, worker, request_line("a"))
     assert [error.code for error in done.errors] == ["job_required"]
+    for part in ("job-0000aaaa", "job-0000bbbb", "job_id", "'impala jobs list'"):
+        assert part in done.errors[0].message
     done = await index(stage, worker, request_line("a"), job_id="job-0000bbbb")
     assert not done.errors
 
