@@ -138,6 +138,8 @@ class RunRecord(msgspec.Struct, kw_only=True):
     total: int
     completed: int = 0
     failed: int = 0
+    unanswered: int = 0
+    """Of `failed`: lines that had no outcome when the run was cancelled, expired or broke."""
     segments: list[SegmentRef] = []
     output_file_id: str = ""
     error_file_id: str = ""

@@ -1,4 +1,8 @@
-"""Records as the HTTP surface shows them: OpenAI's objects with Impala's additions."""
+"""Records as the HTTP surface shows them: OpenAI's objects with Impala's additions.
+
+`unanswered` is beside `request_counts` because that adds up to its total: it is how many of the
+failed lines nobody answered before the batch was cancelled or expired.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +36,15 @@ def file_view(record: FileRecord) -> dict[str, Any]:
     }
 
 
-def job_view(job: Job) -> dict[str, Any]:
+def job_view(job: Job, served_precision: str | None) -> dict[str, Any]:
+    """served_precision: of the weights that answer now for a job that asks for none."""
     return {
         "id": job.id,
         "object": "job",
         "model": job.model,
         "name": job.name,
         "fleet": job.fleet or None,
-        "precision": job.precision or None,
+        "precision": job.precision or served_precision,
         "price_per_engine_hour": job.price_per_engine_hour,
         "created_at": job.created_at,
         "metadata": job.metadata or None,
@@ -84,6 +89,7 @@ def batch_view(record: BatchRecord, run: RunRecord | None, cancel_at: int | None
             "completed": run.completed if run else 0,
             "failed": run.failed if run else 0,
         },
+        "unanswered": run.unanswered if run else 0,
         "usage": _usage(run.ledger if run else LedgerRecord()),
         "metadata": record.metadata,
         "job_id": record.job_id or None,
@@ -115,6 +121,7 @@ def run_view(run: RunRecord, status: str) -> dict[str, Any]:
             "completed": run.completed,
             "failed": run.failed,
         },
+        "unanswered": run.unanswered,
         "usage": _usage(ledger),
         "ledger": {
             "tasks": ledger.tasks,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from libs.records.batch import Job
 from services.router.batches import check_metadata
 from services.router.core.fields import check_number, missing, read_str
 from services.router.core.paging import list_envelope, parse_limit
@@ -51,7 +54,7 @@ class JobRoutes:
             metadata=body.get("metadata"),
             idempotency_key=request.headers.get("idempotency-key", ""),
         )
-        return JSONResponse(job_view(job))
+        return JSONResponse(self._view(job))
 
     async def page(self, request: Request) -> Response:
         account = account_of(self._parts, request)
@@ -61,12 +64,12 @@ class JobRoutes:
             limit=parse_limit(query.get("limit"), DEFAULT_PAGE, MAX_PAGE),
             after=query.get("after") or "",
         )
-        return JSONResponse(list_envelope([job_view(job) for job in page.records], page.has_more))
+        return JSONResponse(list_envelope([self._view(job) for job in page.records], page.has_more))
 
     async def get(self, request: Request) -> Response:
         account = account_of(self._parts, request)
         return JSONResponse(
-            job_view(await self._parts.jobs.load(account, request.path_params["id"]))
+            self._view(await self._parts.jobs.load(account, request.path_params["id"]))
         )
 
     async def delete(self, request: Request) -> Response:
@@ -91,3 +94,7 @@ class JobRoutes:
         account = account_of(self._parts, request)
         state = await self._parts.runs.get(account, request.path_params["id"])
         return JSONResponse(run_view(state.run, state.status))
+
+    def _view(self, job: Job) -> dict[str, Any]:
+        served = self._parts.fleets.models().get(job.model)
+        return job_view(job, served.precision if served else None)

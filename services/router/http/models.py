@@ -47,6 +47,7 @@ class ModelRoutes:
             "object": "model",
             "created": self._started_at,
             "owned_by": "impala",
+            "precision": info.precision,
             "max_context": info.max_context,
             "weight_seq": info.weight_seq,
             "weight_digest": info.weight_digest or None,

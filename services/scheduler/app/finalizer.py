@@ -58,7 +58,11 @@ class Finalizer:
                 )
         now = int(self._clock.time())
         ended = msgspec.structs.replace(
-            record, failed=record.total - completed, ledger=self._run.ledger(use), ended_at=now
+            record,
+            failed=record.total - completed,
+            unanswered=record.total - completed - record.failed,
+            ledger=self._run.ledger(use),
+            ended_at=now,
         )
         batch = _ended(self._run.batch, ended, now, cancelled_at)
         puts: list[Op] = [put_record(keys.file(file.account, file.id), file) for file in files]

@@ -211,6 +211,7 @@ class RunLog:
         record = msgspec.structs.replace(
             self.record,
             failed=self.record.total - self.record.completed,
+            unanswered=self.record.total - self.record.completed - self.record.failed,
             ledger=self.ledger(use),
             error=why,
             ended_at=now,

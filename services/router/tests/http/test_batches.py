@@ -80,6 +80,17 @@ def run_of(record: BatchRecord) -> RunRecord:
     )
 
 
+async def test_lines_that_a_cancel_left_are_told_from_those_that_failed(stage: Stage) -> None:
+    client, http = stage.openai(), stage.http()
+    record = await record_of(stage, (await create(client)).id)
+    await put(stage, msgspec.structs.replace(record, status="cancelled"))
+    await put(stage, msgspec.structs.replace(run_of(record), completed=1, failed=3, unanswered=2))
+    for path in (f"/v1/batches/{record.id}", f"/imp/v1/runs/{record.run_id}"):
+        shown = (await http.get(path)).json()
+        assert shown["request_counts"] == {"total": 4, "completed": 1, "failed": 3}
+        assert shown["unanswered"] == 2
+
+
 async def test_a_new_batch_is_validating_with_zeros_and_nulls(stage: Stage) -> None:
     client = stage.openai()
     batch = await create(client, metadata={"k": "v"})

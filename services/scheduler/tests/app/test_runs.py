@@ -117,6 +117,7 @@ async def test_an_index_lost_before_execution_fails_the_run_with_a_reason(
         assert batch.status == "failed" and "index" in batch.errors[0].message
         assert run.error == batch.errors[0].message
         assert run.completed + run.failed == run.total == 2
+        assert run.unanswered == run.failed
 
 
 async def test_a_cancelled_batch_keeps_what_was_done_and_names_every_other_line(
@@ -132,7 +133,7 @@ async def test_a_cancelled_batch_keeps_what_was_done_and_names_every_other_line(
 
         assert batch.status == "cancelled"
         assert batch.cancelling_at == 1700000000 and batch.cancelled_at
-        assert (run.completed, run.failed) == (5, 60)
+        assert (run.completed, run.failed, run.unanswered) == (5, 60, 60)
         assert sorted(await w.custom_ids(batch.output_file_id)) == sorted(lines[:5])
         errors = await w.lines(batch.error_file_id)
         assert sorted(str(error["custom_id"]) for error in errors) == sorted(lines[5:])
