@@ -1,7 +1,8 @@
 """One choice's text out of its tokens: detokenized, stop strings held back, logprobs beside it.
 
 Streamed and whole answers go through here, so they cannot differ: the whole is the sum of the
-pieces. Pure: tokens in, pieces out.
+pieces. The token that completes a stop string is the last one of the answer, however many came
+with it or were sampled since. Pure: tokens in, pieces out.
 """
 
 from __future__ import annotations
@@ -39,9 +40,8 @@ class Piece(NamedTuple):
 
 class _Pending(NamedTuple):
     entry: TokenLogprob
-    start: int
-    """Characters of the answer before the token's text."""
     end: int
+    """Characters of the answer up to the token's text, that included."""
 
 
 class Answer:
@@ -50,10 +50,14 @@ class Answer:
     def __init__(self, vocabulary: Vocabulary, stops: Sequence[str]) -> None:
         self._vocabulary = vocabulary
         self._detokenizer = vocabulary.detokenizer()
+        self._has_stops = bool(stops)
         self._stops = StopScanner(stops)
         self._decoded = 0
         self._sent = 0
         self._pending: list[_Pending] = []
+        self.tokens = 0
+        """Tokens of the answer so far: all that were pushed, up to and including the one that
+        completed a stop string."""
 
     @property
     def stopped(self) -> bool:
@@ -64,13 +68,15 @@ class Answer:
         """`scored` is empty, or has one entry a token."""
         if self.stopped:
             return Piece("", ())
-        if not scored:
+        if not scored and not self._has_stops:
+            self.tokens += len(tokens)
             return self._send(self._stops.push(self._decode(tokens)))
         text = ""
-        for token, score in zip(tokens, scored, strict=True):
-            start = self._decoded
+        for token, score in zip(tokens, scored or [None] * len(tokens), strict=True):
+            self.tokens += 1
             text += self._stops.push(self._decode([token]))
-            self._pending.append(_Pending(self._entry(score), start, self._decoded))
+            if score is not None:
+                self._pending.append(_Pending(self._entry(score), self._decoded))
             if self.stopped:
                 break
         return self._send(text)
@@ -90,16 +96,12 @@ class Answer:
         return text
 
     def _send(self, text: str) -> Piece:
-        """Tokens are told with the piece that completes their text; those of a stop string not."""
+        """Tokens are told with the piece that completes their text, those of a stop string with
+        the last one: they have no text, but they were sampled and count."""
         self._sent += len(text)
-        ready = [each for each in self._pending if self._is_said(each)]
-        self._pending = [] if self.stopped else self._pending[len(ready) :]
+        ready = [each for each in self._pending if self.stopped or each.end <= self._sent]
+        self._pending = self._pending[len(ready) :]
         return Piece(text, tuple(each.entry for each in ready))
-
-    def _is_said(self, pending: _Pending) -> bool:
-        if self.stopped:
-            return pending.start < self._sent
-        return pending.end <= self._sent
 
     def _entry(self, score: Scored) -> TokenLogprob:
         top = tuple(TopLogprob(*self._shown(token), logprob) for token, logprob in score.top)

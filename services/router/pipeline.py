@@ -123,6 +123,7 @@ class _StepRun:
             Answer(prepared.text_model.tokenizer, request.stop) for _ in range(request.n)
         ]
         self._open = set(range(request.n))
+        self._end_tokens = 0
         self._started = self._clock.now()
         self._first_at: float | None = None
         self._last_at: float | None = None
@@ -163,6 +164,7 @@ class _StepRun:
                 self._steps.stop_choice(running, delta.index)
             self._open.discard(delta.index)
             return [*events, Finished(index, "stop")]
+        self._end_tokens += len(delta.tokens) - len(tokens)
         if delta.finish_reason:
             rest = answer.finish()
             if rest.text or rest.logprobs:
@@ -192,7 +194,7 @@ class _StepRun:
         first = (self._first_at or now) - self._started
         if not self._streamed and done.first_token_s:
             first = min(total, running.waited_s + done.first_token_s)
-        tokens = done.usage.completion_tokens
+        tokens = self._completion_tokens
         if tokens:
             self._meter.ttft.labels(*labels).observe(first)
         per_choice = tokens / max(1, self._prepared.request.n)
@@ -206,6 +208,12 @@ class _StepRun:
         ):
             self._meter.tokens.labels(*labels, kind).inc(count)
         return Usage(done.usage.prompt_tokens, tokens, done.usage.cached_tokens)
+
+    @property
+    def _completion_tokens(self) -> int:
+        """Tokens of the answers, end tokens included. The server's own count has also what it
+        sampled before it heard that a stop string was found here, which depends on timing."""
+        return sum(answer.tokens for answer in self._answers) + self._end_tokens
 
     @property
     def _kind(self) -> str:

@@ -47,7 +47,7 @@ class Gate:
 
 
 class FakeModelServer(modelserver_pb2_grpc.ModelServerServicer):
-    """Answers Generate from a `Reply`, one token a message (or all at the end for FINAL)."""
+    """Answers Generate from a `Reply`, `tokens_a_message` each (or all at the end for FINAL)."""
 
     def __init__(self, model: str, reply: Reply, end_token: int, member_id: str = "ms-1") -> None:
         self.model = model
@@ -63,6 +63,9 @@ class FakeModelServer(modelserver_pb2_grpc.ModelServerServicer):
         self.reply = reply
         self.cached_tokens = 0
         self.weight_seq = 7
+        self.tokens_a_message = 1
+        self.hears_aborts = True
+        """False: samples on after an Abort, as a server does that hears of it too late."""
         self.gate: Gate | None = None
         self.failures: list[ImpalaError] = []
         """Raised by the next calls, one each, before the first message."""
@@ -133,9 +136,10 @@ class FakeModelServer(modelserver_pb2_grpc.ModelServerServicer):
             await self._hold(at)
             deltas = [delta for choice in choices for delta in choice.emit(at)]
             gathered.extend(deltas)
-            if deltas and not final:
-                yield modelserver_pb2.GenerateResponse(deltas=deltas)
-        if final:
+            if gathered and not final and (at + 1) % self.tokens_a_message == 0:
+                yield modelserver_pb2.GenerateResponse(deltas=_merge(gathered))
+                gathered.clear()
+        if gathered:
             yield modelserver_pb2.GenerateResponse(deltas=_merge(gathered))
         yield self._done(request, sum(choice.sent for choice in choices))
 
@@ -179,7 +183,8 @@ class FakeModelServer(modelserver_pb2_grpc.ModelServerServicer):
         self, request: modelserver_pb2.AbortRequest, context: Any
     ) -> modelserver_pb2.AbortResponse:
         self.aborts.append(request)
-        self._stopped.setdefault(request.step_id, set()).add(request.choice)
+        if self.hears_aborts:
+            self._stopped.setdefault(request.step_id, set()).add(request.choice)
         await self._note()
         return modelserver_pb2.AbortResponse(found=request.step_id in self.running)
 

@@ -22,7 +22,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 def say(
     tokenizer: Tokenizer, text: str, stops: list[str], cuts: list[int], scored: bool
-) -> tuple[str, list[str], bool]:
+) -> tuple[str, list[str], Answer]:
     answer = Answer(tokenizer, stops)
     tokens = tokenizer.encode(text)
     said, told = "", []
@@ -32,7 +32,7 @@ def say(
         said += piece.text
         told += [entry.token for entry in piece.logprobs]
     rest = answer.finish()
-    return said + rest.text, told + [e.token for e in rest.logprobs], answer.stopped
+    return said + rest.text, told + [e.token for e in rest.logprobs], answer
 
 
 @settings(deadline=None, max_examples=150)
@@ -47,10 +47,14 @@ def test_pieces_add_up_to_the_text_before_the_first_stop(
 ) -> None:
     length = len(tokenizer.encode(text))
     cuts = [min(cut, length) for cut in cuts]
-    said, told, stopped = say(tokenizer, text, stops, cuts, scored)
-    whole, whole_told, _ = say(tokenizer, text, stops, [], scored)
+    said, told, answer = say(tokenizer, text, stops, cuts, scored)
+    whole, whole_told, at_once = say(tokenizer, text, stops, [], scored)
+    stopped = answer.stopped
     assert said == whole
     assert told == whole_told
+    assert answer.tokens == at_once.tokens
+    if scored:
+        assert len(told) == answer.tokens
     assert stopped == any(stop in text for stop in stops)
     if not stopped:
         assert said == text
@@ -59,7 +63,13 @@ def test_pieces_add_up_to_the_text_before_the_first_stop(
         assert text.startswith(said)
 
 
-def test_tokens_of_the_stop_string_have_no_logprobs(tokenizer: Tokenizer) -> None:
-    _, told, stopped = say(tokenizer, "abcSTOPdef", ["STOP"], [4, 5], True)
-    assert stopped
-    assert told == ["a", "b", "c"]
+@pytest.mark.parametrize("cuts", [[], [4, 5], [7], [1, 2, 3, 4, 5, 6, 7, 8]])
+@pytest.mark.parametrize("scored", [False, True])
+def test_the_token_that_completes_the_stop_string_is_the_last_one_that_counts(
+    tokenizer: Tokenizer, cuts: list[int], scored: bool
+) -> None:
+    said, told, answer = say(tokenizer, "abcSTOPdef", ["STOP"], cuts, scored)
+    assert answer.stopped
+    assert said == "abc"
+    assert answer.tokens == len("abcSTOP")
+    assert told == (list("abcSTOP") if scored else [])

@@ -109,6 +109,45 @@ async def test_a_stop_string_ends_the_answer_before_it_and_is_never_seen(
         assert abort.choice == 0
 
 
+@pytest.mark.parametrize("hears_aborts", [False, True])
+@pytest.mark.parametrize("tokens_a_message", [1, 4, 100])
+async def test_tokens_sampled_after_a_stop_string_are_not_counted(
+    stage: Stage, tokens_a_message: int, hears_aborts: bool
+) -> None:
+    """In later messages or in the stop's own; another choice that has no stop counts whole."""
+    said, other = "some text END of it and more", "no such thing here"
+    stage.server.tokens_a_message = tokens_a_message
+    stage.server.hears_aborts = hears_aborts
+    stage.server.reply = lambda request, choice: stage.saying(other if choice else said)(
+        request, choice
+    )
+    client = stage.openai()
+    asked: dict[str, Any] = {
+        "model": MODEL,
+        "messages": ASK,
+        "stop": "END",
+        "n": 2,
+        "logprobs": True,
+    }
+    counts = [len("some text END"), len(other)]
+    plain = await client.chat.completions.create(**asked)
+    assert plain.usage is not None
+    # The end token of the choice that ends itself is counted.
+    assert plain.usage.completion_tokens == sum(counts) + 1
+    listed = [len(c.logprobs.content or []) if c.logprobs else 0 for c in plain.choices]
+    assert listed == counts
+    streamed = [0, 0]
+    async for chunk in await client.chat.completions.create(
+        **asked, stream=True, stream_options={"include_usage": True}
+    ):
+        for choice in chunk.choices:
+            if choice.logprobs is not None:
+                streamed[choice.index] += len(choice.logprobs.content or [])
+        if chunk.usage is not None:
+            assert chunk.usage == plain.usage
+    assert streamed == counts
+
+
 async def test_what_looks_like_a_stop_string_but_is_none_comes_out_at_the_end(
     stage: Stage,
 ) -> None:
@@ -147,8 +186,9 @@ async def test_logprobs_go_with_the_text_that_is_told_streamed_and_plain(
     logprobs = plain.choices[0].logprobs
     assert logprobs is not None
     assert logprobs.content is not None
-    text = plain.choices[0].message.content
-    assert "".join(entry.token for entry in logprobs.content) == text
+    text = plain.choices[0].message.content or ""
+    # The stop string's own tokens were sampled and count, so they are told too.
+    assert "".join(entry.token for entry in logprobs.content) == text + (stop or "")
     assert all(len(entry.top_logprobs) == 2 for entry in logprobs.content)
     streamed = [
         entry.token
