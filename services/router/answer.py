@@ -71,8 +71,9 @@ class Answer:
         if not scored and not self._has_stops:
             self.tokens += len(tokens)
             return self._send(self._stops.push(self._decode(tokens)))
+        scores: Sequence[Scored | None] = scored or [None] * len(tokens)
         text = ""
-        for token, score in zip(tokens, scored or [None] * len(tokens), strict=True):
+        for token, score in zip(tokens, scores, strict=True):
             self.tokens += 1
             text += self._stops.push(self._decode([token]))
             if score is not None:

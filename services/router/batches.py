@@ -8,13 +8,13 @@ validated afterwards, by Index: a client polls for `failed`, it gets no 400 for 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from libs.cluster.client import EtcdClient
 from libs.cluster.entry import Entry
 from libs.cluster.errors import OutcomeUnknown
-from libs.cluster.ops import Compare, Get, Op, Put
+from libs.cluster.ops import Compare, Get, Put
 from libs.records import keys
 from libs.records.batch import TERMINAL, BatchRecord, FileRecord, RunRecord
 from services.router.core.errors import BadRequest
@@ -22,8 +22,9 @@ from services.router.core.params import CHAT, COMPLETIONS
 from services.router.core.windows import completion_window_s
 from services.router.domain_errors import BatchEnded, NoSuchBatch, NoSuchJob
 from services.router.files import Files
-from services.router.identity import Maker, idempotency_name
-from services.router.jobs import DAY_S, Jobs
+from services.router.idempotency import Once
+from services.router.identity import Maker
+from services.router.jobs import Jobs
 from services.router.records import Stored, decode, encode, list_page, load
 
 BATCH_ENDPOINTS = (CHAT, COMPLETIONS)
@@ -67,10 +68,15 @@ class Batches:
         self._jobs = jobs
 
     async def create(self, account: str, new: NewBatch) -> BatchState:
-        """Raises BadRequest or NotFound naming the field."""
+        """Raises BadRequest or NotFound naming the field, or IdempotencyKeyReused."""
         check_endpoint(new.endpoint)
         window_s = completion_window_s(new.completion_window)
         check_metadata(new.metadata)
+        asked = replace(new, idempotency_key="")
+        once = Once(self._client, account, "batch", new.idempotency_key, asked)
+        made = await once.made()
+        if made is not None:
+            return await self.get(account, made)
         if new.job_id:
             await self._check_job(account, new.job_id)
         while True:
@@ -81,7 +87,7 @@ class Batches:
                     "input_file_id",
                     "invalid_purpose",
                 )
-            created = await self._write(account, self._record(account, new, window_s), new, file)
+            created = await self._write(account, self._record(account, new, window_s), once, file)
             if created is not None:
                 return created
 
@@ -108,28 +114,24 @@ class Batches:
         )
 
     async def _write(
-        self, account: str, record: BatchRecord, new: NewBatch, file: Stored[FileRecord]
+        self, account: str, record: BatchRecord, once: Once, file: Stored[FileRecord]
     ) -> BatchState | None:
         """None: the file's record changed meanwhile, look again."""
         key = keys.batch(account, record.id)
         file_key = keys.file(account, file.record.id)
-        compares = [Compare.absent(key), Compare.mod(file_key) == file.mod_revision]
+        compares = [
+            Compare.absent(key),
+            Compare.mod(file_key) == file.mod_revision,
+            *once.compares(),
+        ]
         puts = [
             Put(key, encode(record)),
             Put(keys.file_ref(file.record.id, record.id), b""),
             Put(file_key, encode(file.record)),
+            *await once.puts(record.id),
         ]
-        again: list[Op] = []
-        if new.idempotency_key:
-            name = idempotency_name("batch", new.idempotency_key)
-            marker = keys.idempotency(account, name)
-            compares.append(Compare.absent(marker))
-            lease = await self._client.lease(DAY_S)
-            lease.abandon()
-            puts.append(Put(marker, record.id.encode(), lease.id))
-            again.append(Get(marker))
         try:
-            result = await self._client.txn(compares, puts, again)
+            result = await self._client.txn(compares, puts, once.reads())
         except OutcomeUnknown:
             # The id is new: a record there is this one.
             if await self._client.get(key) is None:
@@ -137,8 +139,8 @@ class Batches:
             return BatchState(record, None, None)
         if result.succeeded:
             return BatchState(record, None, None)
-        earlier = result.entry() if again else None
-        return await self.get(account, earlier.value.decode()) if earlier else None
+        earlier = result.entry() if once.reads() else None
+        return None if earlier is None else await self.get(account, once.read(earlier))
 
     async def get(self, account: str, batch_id: str) -> BatchState:
         """Raises NoSuchBatch."""

@@ -6,6 +6,8 @@ libs.errors.FailedPrecondition
   FileInUse        a batch that is not terminal refers to the file
   JobInUse         a batch that is not terminal runs on the job
   BatchEnded       a cancel came after the end
+libs.errors.AlreadyExists
+  IdempotencyKeyReused  the key has made something else
 libs.errors.Unavailable
   NoServer         no live server of the model
 """
@@ -65,6 +67,19 @@ class JobInUse(errors.FailedPrecondition):
 class BatchEnded(errors.FailedPrecondition):
     def __init__(self, status: str) -> None:
         super().__init__(f"Cannot cancel a batch with status '{status}'.", "BATCH_ENDED", "id")
+
+
+class IdempotencyKeyReused(errors.AlreadyExists):
+    def __init__(self) -> None:
+        super().__init__(
+            "The Idempotency-Key was used for a different request within the last day: "
+            "take a new key, or send the same request again.",
+            "IDEMPOTENCY_KEY_REUSED",
+            "Idempotency-Key",
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), ()
 
 
 class NoServer(errors.Unavailable):

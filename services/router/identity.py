@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from dataclasses import dataclass
 from typing import Protocol
@@ -43,8 +42,3 @@ class Maker:
     def token(self) -> str:
         """16 random bytes, hex."""
         return self.entropy(16).hex()
-
-
-def idempotency_name(kind: str, key: str) -> str:
-    """A client's Idempotency-Key as a name in etcd: of any length and characters, per kind."""
-    return f"{kind}-{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"

@@ -9,15 +9,14 @@ import msgspec
 from libs.cluster.client import EtcdClient
 from libs.cluster.entry import Entry
 from libs.cluster.errors import OutcomeUnknown, RecordUnreadable
-from libs.cluster.ops import Compare, Delete, Get, Op, Put
+from libs.cluster.ops import Compare, Delete, Put
 from libs.cluster.view import View
 from libs.records import keys
 from libs.records.batch import TERMINAL, BatchRecord, Job
 from services.router.domain_errors import JobInUse, NoSuchJob
-from services.router.identity import Maker, idempotency_name
+from services.router.idempotency import Once
+from services.router.identity import Maker
 from services.router.records import Page, decode, encode, list_page
-
-DAY_S = 86_400
 
 
 def _read(entry: Entry) -> Job:
@@ -54,11 +53,20 @@ class Jobs:
         price_per_engine_hour: float = 0.0,
         metadata: Mapping[str, str] | None = None,
         idempotency_key: str = "",
+        may_be_made: Callable[[], None] = lambda: None,
     ) -> Job:
         """A new job, or the one that the same idempotency key made within a day.
 
         price_per_engine_hour: USD; 0 takes the router's default.
+        may_be_made: raises why not; not asked where the key has made the job already.
+        Raises IdempotencyKeyReused.
         """
+        asked = (model, name, fleet, precision, price_per_engine_hour, dict(metadata or {}))
+        once = Once(self._client, account, "job", idempotency_key, asked)
+        made = await once.made()
+        if made is not None:
+            return await self.load(account, made)
+        may_be_made()
         while True:
             job = Job(
                 id=self._maker.job_id(),
@@ -71,24 +79,17 @@ class Jobs:
                 created_at=self._maker.unix_s(),
                 metadata=dict(metadata or {}),
             )
-            known = await self._write(job, idempotency_key)
+            known = await self._write(job, once)
             if known is not None:
                 return known
 
-    async def _write(self, job: Job, idempotency_key: str) -> Job | None:
+    async def _write(self, job: Job, once: Once) -> Job | None:
         """The job that is there now: this one, or the key's; None if the short id is taken."""
         key = keys.job(job.id)
-        compares, puts = [Compare.absent(key)], [Put(key, encode(job))]
-        again: list[Op] = []
-        if idempotency_key:
-            marker = keys.idempotency(job.account, idempotency_name("job", idempotency_key))
-            compares.append(Compare.absent(marker))
-            lease = await self._client.lease(DAY_S)
-            lease.abandon()
-            puts.append(Put(marker, job.id.encode(), lease.id))
-            again.append(Get(marker))
+        compares = [Compare.absent(key), *once.compares()]
+        puts = [Put(key, encode(job)), *await once.puts(job.id)]
         try:
-            result = await self._client.txn(compares, puts, again)
+            result = await self._client.txn(compares, puts, once.reads())
         except OutcomeUnknown:
             stored = await self._client.get(key)
             if stored is None or stored.value != encode(job):
@@ -96,8 +97,8 @@ class Jobs:
             return job
         if result.succeeded:
             return job
-        marker_entry = result.entry() if again else None
-        return await self.load(job.account, marker_entry.value.decode()) if marker_entry else None
+        earlier = result.entry() if once.reads() else None
+        return None if earlier is None else await self.load(job.account, once.read(earlier))
 
     async def load(self, account: str, job_id: str) -> Job:
         """From etcd, so that a job made a moment ago elsewhere is found. Raises NoSuchJob."""

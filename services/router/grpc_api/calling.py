@@ -12,6 +12,7 @@ import grpc
 from libs import errors
 from libs.cluster.errors import ClusterError, ClusterUnavailable, OutcomeUnknown
 from services.router.core.errors import RequestError
+from services.router.domain_errors import IdempotencyKeyReused
 from services.router.failures import failure_of
 from services.router.parts import Parts
 
@@ -37,12 +38,24 @@ def as_status() -> Iterator[None]:
     try:
         yield
     except RequestError as error:
-        raise errors.InvalidArgument(error.message, _reason(error.code), error.param) from error
+        field = _field(error.param)
+        raise errors.InvalidArgument(error.message, _reason(error.code), field) from error
+    except IdempotencyKeyReused as error:
+        field = _field(error.field)
+        raise errors.AlreadyExists(error.message, error.reason, field) from error
     except (ClusterUnavailable, OutcomeUnknown) as error:
         message = failure_of(error).message
         raise errors.Unavailable(message, "CLUSTER_UNAVAILABLE", None, 1.0) from error
     except ClusterError as error:
         raise errors.Internal(str(error), _reason(error.reason)) from error
+
+
+# What a header or a query's parameter is over HTTP is a field of the message here.
+_FIELDS = {"Idempotency-Key": "idempotency_key", "after": "page.after"}
+
+
+def _field(name: str | None) -> str | None:
+    return None if name is None else _FIELDS.get(name, name)
 
 
 def _reason(code: str | None) -> str:

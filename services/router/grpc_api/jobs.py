@@ -26,10 +26,13 @@ class JobsApi(router_pb2_grpc.JobsServicer):
                     "The price must not be negative.", "INVALID_PRICE", "price_per_engine_hour"
                 )
             check_metadata(dict(request.metadata))
-            if request.require_fleet and not self._parts.fleets.servers(request.model):
-                raise FailedPrecondition(
-                    f"No fleet serves the model {request.model!r}.", "NO_FLEET", "model"
-                )
+
+            def may_be_made() -> None:
+                if request.require_fleet and not self._parts.fleets.servers(request.model):
+                    raise FailedPrecondition(
+                        f"No fleet serves the model {request.model!r}.", "NO_FLEET", "model"
+                    )
+
             job = await self._parts.jobs.create(
                 account,
                 request.model,
@@ -37,6 +40,7 @@ class JobsApi(router_pb2_grpc.JobsServicer):
                 price_per_engine_hour=request.price_per_engine_hour,
                 metadata=dict(request.metadata),
                 idempotency_key=request.idempotency_key,
+                may_be_made=may_be_made,
             )
         return job_message(job)
 

@@ -9,7 +9,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from services.router.batches import BatchState, NewBatch
-from services.router.core.errors import BadRequest
 from services.router.core.fields import missing, read_object, wrong_type
 from services.router.core.paging import list_envelope, parse_limit
 from services.router.files import parse_expiry
@@ -19,7 +18,6 @@ from services.router.parts import Parts
 from services.router.views import batch_view
 
 DEFAULT_PAGE, MAX_PAGE = 20, 100
-_MAX_IDEMPOTENCY_CHARS = 1000
 
 
 class BatchRoutes:
@@ -68,8 +66,6 @@ class BatchRoutes:
 
 def new_batch(body: dict[str, Any], idempotency_key: str) -> NewBatch:
     """Checks types; the values are checked where the batch is made."""
-    if len(idempotency_key) > _MAX_IDEMPOTENCY_CHARS:
-        raise BadRequest("The Idempotency-Key is too long.", "Idempotency-Key", "invalid_value")
     expires = read_object(body, "output_expires_after")
     return NewBatch(
         input_file_id=_text(body, "input_file_id"),
