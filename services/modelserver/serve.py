@@ -40,6 +40,7 @@ from services.modelserver.core import checks
 from services.modelserver.herd.core.batcher import Batcher, BatcherConfig
 from services.modelserver.herd.engine.engine import Engine
 from services.modelserver.herd.engine.kv_cache import KvCache, blocks_within
+from services.modelserver.herd.engine.precision import choose_precision
 from services.modelserver.herd.engine.runner import Runner
 from services.modelserver.herd.engine.thread import EngineThread, HandOff
 from services.modelserver.herd.models.errors import ModelError
@@ -94,8 +95,9 @@ async def _load(config: ModelServerConfig) -> LoadedModel:
 
     def load() -> LoadedModel:
         path = resolve_model(config.model, cache_dir(), log.info)
-        log.info("loading weights", extra={"path": str(path), "precision": config.precision})
-        return load_model(path, config.precision, threads)
+        precision = choose_precision(config.precision)
+        log.info("loading weights", extra={"path": str(path), "precision": precision})
+        return load_model(path, precision, threads)
 
     try:
         loaded = await asyncio.to_thread(load)
