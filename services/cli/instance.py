@@ -10,6 +10,9 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from libs.cluster.client import EtcdClient
+from libs.cluster.errors import ClusterError
+from libs.cluster.members import Members
 from libs.demo.cache import cache_dir
 from libs.demo.etcd import EtcdNotFound, resolve_etcd
 from libs.models.resolve import resolve_model
@@ -50,6 +53,7 @@ class LocalInstance:
         self._api_key = api_key
         self._stack = contextlib.AsyncExitStack()
         self._phase = "starting"
+        self._precision = settings.precision
         self._since = int(time.time())
         self._interrupted = False
         self._supervisor: Supervisor | None = None
@@ -131,12 +135,14 @@ class LocalInstance:
                 task.cancel()
 
     async def _until_served(self) -> None:
-        """The router knows the model's servers, and there is a job."""
+        """The router knows the model's servers, their precision is known, and there is a job."""
         async with Client(self.url, self._api_key) as client:
             while True:
                 if self.settings.served_name in await _models(client):
                     break
                 await asyncio.sleep(ASK_EVERY_S)
+            with contextlib.suppress(ClusterError):
+                self._precision = await self._served_precision()
             try:
                 self.job = await ensure_job(client, self.settings.served_name)
             except ApiError as error:
@@ -144,6 +150,16 @@ class LocalInstance:
                     raise
                 why = error if self._api_key else "no key was given"
                 self._reporter.say(f"no job was made: {why}")
+
+    async def _served_precision(self) -> str:
+        """What the model servers chose, if it was left to them. They say it in etcd, where it can
+        be read without an API key."""
+        async with (
+            EtcdClient([self._launch.etcd]) as client,
+            Members(client, "modelserver") as members,
+        ):
+            found = {str(each.info["precision"]) for each in members.current().values()}
+        return found.pop() if len(found) == 1 else self.settings.precision
 
     def _on_news(self, happened: Happened) -> None:
         if self.supervisor.stopping:
@@ -160,7 +176,7 @@ class LocalInstance:
                 url=self._launch.url,
                 model=self.settings.served_name,
                 source=self.settings.source,
-                precision=self.settings.precision,
+                precision=self._precision,
                 etcd=self._launch.etcd,
                 services=[
                     ServiceInfo(

@@ -55,6 +55,7 @@ class Instance(msgspec.Struct, kw_only=True):
     source: str
     """As `--model` named it."""
     precision: str
+    """Of the weights that are served; before "ready": as it was asked for."""
     etcd: str
     """host:port."""
     services: list[ServiceInfo]

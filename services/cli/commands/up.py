@@ -127,7 +127,7 @@ def _summary(instance: Instance, state: StateDir, settings: Settings) -> str:
     servers = "1 model server" if settings.servers == 1 else f"{settings.servers} model servers"
     return f"""
 Impala is ready at {instance.url}
-  model    {instance.model} ({settings.precision}, {servers}, {settings.threads_each} threads each)
+  model    {instance.model} ({instance.precision}, {servers}, {settings.threads_each} threads each)
   etcd     {instance.etcd}
   state    {state.path} (logs in {state.logs})
 
@@ -218,7 +218,10 @@ def ps(state: options.State = None, as_json: options.AsJson = False) -> int:
             for each in instance.services
         ],
     )
-    say(f"\n{instance.model} at {instance.url} ({instance.phase}, supervisor pid {instance.pid})")
+    say(
+        f"\n{instance.model} ({instance.precision}) at {instance.url} ({instance.phase}, "
+        f"supervisor pid {instance.pid})"
+    )
     return 0
 
 
