@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.cli.client import Batch, Client
+from services.cli.client import Batch, Client, failed_lines
 from services.cli.core.progress import Meter, Progress
 from services.cli.errors import ApiError, CliError, NotReachable
 
@@ -96,7 +96,8 @@ def observe(meter: Meter, batch: Batch) -> Progress:
     return meter.observe(
         time.monotonic(),
         completed=counts["completed"],
-        failed=counts["failed"],
+        failed=failed_lines(batch),
+        unanswered=batch.get("unanswered", 0),
         total=counts["total"],
         tokens=usage.get("output_tokens", 0),
         cost=batch.get("processing_cost", 0.0),

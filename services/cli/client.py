@@ -21,6 +21,8 @@ from services.cli.errors import ApiError, NotReachable
 TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 TRANSFER = httpx.Timeout(600.0, connect=5.0)
 CHUNK_BYTES = 1 << 20
+MOST_JOBS = 10_000
+"""What one page may have at most."""
 
 
 class Model(TypedDict, total=False):
@@ -64,6 +66,7 @@ class Batch(TypedDict, total=False):
     id: Required[str]
     status: Required[str]
     request_counts: Required[Counts]
+    unanswered: int
     usage: Required[Usage]
     endpoint: str
     model: str | None
@@ -95,6 +98,7 @@ class Ledger(TypedDict, total=False):
     tasks_per_dollar: float
     task_completion_s: dict[str, float] | None
     self_placed_steps: int
+    wasted_tokens: int
 
 
 class Run(TypedDict, total=False):
@@ -104,10 +108,16 @@ class Run(TypedDict, total=False):
     model: str
     status: Required[str]
     request_counts: Required[Counts]
+    unanswered: int
     ledger: Required[Ledger]
     created_at: int
     ended_at: int | None
     error: str | None
+
+
+def failed_lines(counted: Batch | Run) -> int:
+    """Those that were tried and failed; `request_counts` has the unanswered ones in it too."""
+    return counted["request_counts"]["failed"] - counted.get("unanswered", 0)
 
 
 class Client:
@@ -145,7 +155,7 @@ class Client:
 
     async def jobs(self) -> list[Job]:
         """Newest first."""
-        return cast(list[Job], await self._list("/imp/v1/jobs"))
+        return cast(list[Job], await self._list("/imp/v1/jobs", limit=MOST_JOBS))
 
     async def job(self, job_id: str) -> Job:
         return cast(Job, await self._json("GET", f"/imp/v1/jobs/{_segment(job_id)}"))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from services.cli.client import Batch, Run
+from services.cli.client import Batch, Run, failed_lines
+from services.cli.core.progress import unanswered_word
 from services.cli.output import dollars, seconds
 
 Rows = list[tuple[str, object]]
+
+COUNT_COLUMNS = ("completed>", "failed>", "unanswered>", "total>")
 
 
 def batch_rows(batch: Batch, run: Run | None) -> Rows:
@@ -13,7 +16,7 @@ def batch_rows(batch: Batch, run: Run | None) -> Rows:
     rows: Rows = [
         ("batch", batch["id"]),
         ("status", batch["status"]),
-        ("lines", _counts(batch)),
+        ("lines", line_counts(batch)),
         ("model", batch.get("model")),
         ("job", batch.get("job_id")),
     ]
@@ -29,6 +32,7 @@ def run_rows(run: Run) -> Rows:
         ("tasks", ledger.get("tasks", 0)),
         ("prompt tokens", f"{prompt:,}{share}"),
         ("completion tokens", f"{ledger.get('completion_tokens', 0):,}"),
+        ("wasted tokens", f"{ledger.get('wasted_tokens', 0):,} (computed, in no recorded line)"),
         (
             "engine time",
             f"{ledger.get('busy_engine_s', 0.0):.1f} s busy, "
@@ -49,7 +53,16 @@ def run_rows(run: Run) -> Rows:
     return rows
 
 
-def _counts(batch: Batch) -> str:
-    counts = batch["request_counts"]
-    failed = f", {counts['failed']} failed" if counts["failed"] else ""
-    return f"{counts['completed']} of {counts['total']} completed{failed}"
+def count_cells(counted: Batch | Run) -> tuple[object, ...]:
+    """A batch's or a run's lines, for COUNT_COLUMNS."""
+    counts, unanswered = counted["request_counts"], counted.get("unanswered", 0)
+    return counts["completed"], failed_lines(counted), unanswered, counts["total"]
+
+
+def line_counts(counted: Batch | Run) -> str:
+    """The same in words; kinds of which there is no line are left out."""
+    counts = counted["request_counts"]
+    unanswered = (counted.get("unanswered", 0), unanswered_word(counted["status"]))
+    kinds = ((failed_lines(counted), "failed"), unanswered)
+    rest = "".join(f", {count} {kind}" for count, kind in kinds if count)
+    return f"{counts['completed']} of {counts['total']} completed{rest}"

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.cli import batch_run
+from services.cli import batch_run, job_choice
 from services.cli.batch_run import Fetched
 from services.cli.client import Batch, Client, Run
 from services.cli.core.fit import Serving, misfit
@@ -30,7 +30,8 @@ DEFAULT_ENDPOINT = "/v1/chat/completions"
 
 @dataclass(frozen=True, kw_only=True)
 class OneShot:
-    """model: as `--model` has it, empty = what the lines name. precision: None = any.
+    """model: as `--model` has it, empty = what the lines name. precision: None = any; "auto" too,
+    as far as an instance that runs is concerned.
     state: the folder that was named; None = the default one, or a temporary one to start in.
     url: a router that is used as it is; empty = the instance of `state`, or one that is started.
     job: of the instance that is used; empty = the model's newest.
@@ -178,7 +179,7 @@ def _running_url(wish: OneShot, name: str, model: str) -> str:
     source = model if model == name else Settings(model=model).source
     why = misfit(
         Serving(running.source, running.model, running.precision),
-        Serving(source, name, wish.precision),
+        Serving(source, name, None if wish.precision == "auto" else wish.precision),
     )
     if not why:
         return running.url
@@ -197,17 +198,14 @@ def _running_url(wish: OneShot, name: str, model: str) -> str:
 async def _job(client: Client, model: str, wanted: str) -> str:
     """The id of the wanted job, else of the model's newest, which is said if it has several."""
     if wanted:
-        job = await client.job(wanted)
-        if job["model"] != model:
-            raise Usage(f"The job {wanted} is for the model {job['model']!r}, not for {model!r}.")
-        return wanted
+        return (await job_choice.named(client, wanted, model))["id"]
     served = [each["id"] for each in await client.models()]
     if model not in served:
         raise CliError(
             f"{client.url} does not serve the model {model!r} but {', '.join(served) or 'none'}: "
             "ask for what it serves, or leave out --url."
         )
-    jobs = [each for each in await client.jobs() if each["model"] == model]
+    jobs = await job_choice.jobs_of(client, model)
     if len(jobs) > 1:
         say(
             f"{model} has {len(jobs)} jobs: this runs on the newest, {jobs[0]['id']}; name "

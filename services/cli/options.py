@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
 from services.cli.client import Client
 from services.cli.state_dir import StateDir
+
+Answer = TypeVar("Answer")
 
 State = Annotated[
     Path | None,
@@ -37,6 +41,18 @@ Etcd = Annotated[
 def client_of(url: str, api_key: str, state: Path | None) -> Client:
     """For the URL, or for the instance of the state folder. Raises CliError if none runs there."""
     return Client(url or StateDir.named(state).require().url, api_key)
+
+
+def with_client(
+    url: str, api_key: str, state: Path | None, work: Callable[[Client], Awaitable[Answer]]
+) -> Answer:
+    """Does the work with a client as `client_of` makes it."""
+
+    async def connected() -> Answer:
+        async with client_of(url, api_key, state) as client:
+            return await work(client)
+
+    return asyncio.run(connected())
 
 
 def etcd_of(etcd: str, state: Path | None) -> list[str]:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import Any, Self, TextIO, TypeVar
 
 import orjson
 from rich.console import Console
@@ -19,8 +19,10 @@ from rich.progress import Progress as RichProgress
 from rich.status import Status
 from rich.table import Table
 
-from services.cli.core.progress import Progress
+from services.cli.core.progress import Progress, unanswered_word
 from services.cli.supervisor.supervisor import Happened
+
+Item = TypeVar("Item")
 
 PLAIN_EVERY_S = 5.0
 UNBOUNDED_WIDTH = 1000
@@ -60,6 +62,20 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str =
     for row in rows:
         shown.add_row(*(_cell(value) for value in row))
     _print_rows(shown)
+
+
+def listing(
+    items: Sequence[Item],
+    columns: Sequence[str],
+    row: Callable[[Item], Sequence[object]],
+    *,
+    as_json: bool,
+) -> None:
+    """What the `list` commands print: a row for each item, or the items as they came."""
+    if as_json:
+        print_json(items)
+    else:
+        table(columns, map(row, items))
 
 
 def pairs(title: str, rows: Iterable[tuple[str, object]]) -> None:
@@ -214,7 +230,7 @@ class BatchProgress:
             self._bar.stop()
 
     def show(self, status: str, progress: Progress) -> None:
-        detail = describe(progress) if progress.total else ""
+        detail = describe(progress, status) if progress.total else ""
         if self._bar is not None:
             self._bar.update(
                 self._task,
@@ -232,9 +248,12 @@ class BatchProgress:
             self._console.print(f"  {status}  {lines}{detail}", markup=False)
 
 
-def describe(progress: Progress) -> str:
-    """A rate only once there is one: a prefill takes its time and generates nothing."""
+def describe(progress: Progress, status: str) -> str:
+    """status: of the batch. A rate only once there is one: a prefill takes its time and generates
+    nothing."""
     parts = [f"{progress.failed} failed"] if progress.failed else []
+    if progress.unanswered:
+        parts.append(f"{progress.unanswered} {unanswered_word(status)}")
     if progress.tokens:
         parts.append(f"{progress.tokens_per_s:.1f} tokens/s")
     else:

@@ -78,6 +78,33 @@ def test_run_on_a_url_and_on_the_job_that_is_named(
     assert stack.impala("jobs", "delete", other).code == 0
 
 
+def test_with_a_second_job_a_batch_must_name_its_own(stack: Stack, requests: Path) -> None:
+    (first,) = (j["id"] for j in stack.impala("jobs", "list", "--json").json if j["model"] == MODEL)
+    made = stack.impala("jobs", "create", "--model", MODEL)
+    second = made.out.strip()
+    try:
+        for part in ("has 2 jobs now", f"--job {second}", "job_id", "'impala jobs list'"):
+            assert part in made.err
+        unnamed = stack.impala("batch", "submit", requests)
+        assert (unnamed.code, unnamed.out, unnamed.err.count("\n")) == (2, "", 1)
+        for part in (first, second, "--job", "'impala jobs list'"):
+            assert part in unnamed.err
+        named = stack.impala("batch", "submit", requests, "--job", second, "--wait", "--json")
+        assert (named.code, named.json["job_id"]) == (0, second)
+    finally:
+        assert stack.impala("jobs", "delete", second).code == 0
+    gone = stack.impala("batch", "submit", requests, "--job", second)
+    assert (gone.code, gone.err.count("\n")) == (2, 1)
+    assert f"There is no job '{second}': 'impala jobs list'" in gone.err
+
+
+def test_the_precision_that_was_chosen_is_shown(stack: Stack) -> None:
+    jobs = stack.impala("jobs", "list", "--json").json
+    assert {job["precision"] for job in jobs if job["model"] == MODEL} == {"float32"}
+    assert "float32" in stack.impala("jobs", "list").out
+    assert f"{MODEL} (float32) at " in stack.impala("ps").err
+
+
 def test_run_fills_in_the_model_that_lines_do_not_name(stack: Stack, tmp_path: Path) -> None:
     source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     bare = json.loads(chat_line("bare", "Hi"))

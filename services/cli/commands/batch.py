@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from contextlib import aclosing
 from pathlib import Path
@@ -10,19 +9,21 @@ from typing import Annotated
 
 import typer
 
-from services.cli import batch_run, options
+from services.cli import batch_run, job_choice, options
 from services.cli.client import Batch, Client
-from services.cli.core.input_check import summarize
+from services.cli.core.input_check import InputSummary, summarize
 from services.cli.errors import FAILED, SOME_LINES_FAILED, CliError, Usage
-from services.cli.ledger import batch_rows
+from services.cli.ledger import COUNT_COLUMNS, batch_rows, count_cells
 from services.cli.one_shot import DEFAULT_ENDPOINT
-from services.cli.output import BatchProgress, clock, dollars, pairs, print_json, say, table
+from services.cli.output import BatchProgress, clock, dollars, listing, pairs, print_json, say
 from services.cli.results import follow_results
 from services.cli.state_dir import StateDir
 
 app = typer.Typer(
     help="Batches: files of requests, answered within a window.", no_args_is_help=True
 )
+
+COLUMNS = ("batch", "status", *COUNT_COLUMNS, "model", "cost>", "created")
 
 BatchId = Annotated[str, typer.Argument(metavar="BATCH")]
 
@@ -31,7 +32,7 @@ BatchId = Annotated[str, typer.Argument(metavar="BATCH")]
 def submit(
     file: Annotated[Path, typer.Argument(metavar="FILE.jsonl")],
     job: Annotated[
-        str, typer.Option(help="Job to run it on; else the lines' model's only one.")
+        str, typer.Option(help="Job to run it on; needed if the lines' model has several.")
     ] = "",
     endpoint: Annotated[str, typer.Option(help="Else what the first line names.")] = "",
     window: options.Window = "24h",
@@ -43,16 +44,18 @@ def submit(
 ) -> int:
     """Upload a file of requests and make a batch of it."""
 
-    async def work() -> Batch:
-        async with options.client_of(url, api_key, state) as client:
-            batch = await batch_run.submit(
-                client, file, endpoint=endpoint or _endpoint(file), window=window, job_id=job
-            )
-            if wait and not as_json:
-                say(f"batch {batch['id']}")
-            return await _ended(client, batch["id"]) if wait else batch
+    summary = _summary(file)
+    target = endpoint or next(iter(summary.endpoints), DEFAULT_ENDPOINT)
 
-    batch = asyncio.run(work())
+    async def work(client: Client) -> Batch:
+        # Before the upload: a large file must not travel for nothing.
+        await job_choice.check(client, job, list(summary.models))
+        batch = await batch_run.submit(client, file, endpoint=target, window=window, job_id=job)
+        if wait and not as_json:
+            say(f"batch {batch['id']}")
+        return await _ended(client, batch["id"]) if wait else batch
+
+    batch = options.with_client(url, api_key, state, work)
     if as_json:
         print_json(batch)
     elif wait:
@@ -72,18 +75,17 @@ def status(
 ) -> int:
     """Show a batch and what its run has cost so far."""
 
-    async def work() -> int:
-        async with options.client_of(url, api_key, state) as client:
-            batch = await client.batch(batch_id)
-            if as_json:
-                print_json(batch)
-                return 0
-            run_id = batch.get("run_id")
-            pairs("", batch_rows(batch, await client.run(run_id) if run_id else None))
-            _say_errors(batch)
+    async def work(client: Client) -> int:
+        batch = await client.batch(batch_id)
+        if as_json:
+            print_json(batch)
             return 0
+        run_id = batch.get("run_id")
+        pairs("", batch_rows(batch, await client.run(run_id) if run_id else None))
+        _say_errors(batch)
+        return 0
 
-    return asyncio.run(work())
+    return options.with_client(url, api_key, state, work)
 
 
 @app.command()
@@ -114,39 +116,25 @@ def results(
     is 1.
     """
 
-    async def ended() -> int:
-        async with options.client_of(url, api_key, state) as client:
-            batch = await client.batch(batch_id)
-            if batch["status"] not in batch_run.TERMINAL:
-                raise CliError(
-                    f"The batch is {batch['status']}: wait for its end, or give --follow."
-                )
-            if batch["status"] == "failed":
-                return _say_failed(batch)
+    async def work(client: Client) -> int:
+        if follow and output is None:
+            target = grpc or _grpc_address(url, state)
+            await follow_results(target, batch_id, api_key=api_key, errors=errors)
+        elif follow:
+            with BatchProgress() as bar:
+                await batch_run.follow(client, batch_id, bar.show)
+        batch = await client.batch(batch_id)
+        if batch["status"] not in batch_run.TERMINAL:
+            raise CliError(f"The batch is {batch['status']}: wait for its end, or give --follow.")
+        if batch["status"] == "failed":
+            return _say_failed(batch)
+        if output is not None:
+            await batch_run.download(client, _file_id(batch, errors), output)
+        elif not follow:
             await _print_file(client, _file_id(batch, errors))
         return 0
 
-    async def followed() -> int:
-        target = grpc or _grpc_address(url, state)
-        await follow_results(target, batch_id, api_key=api_key, errors=errors)
-        async with options.client_of(url, api_key, state) as client:
-            batch = await client.batch(batch_id)
-        return _say_failed(batch) if batch["status"] == "failed" else 0
-
-    async def saved(path: Path) -> int:
-        async with options.client_of(url, api_key, state) as client:
-            if follow:
-                with BatchProgress() as bar:
-                    await batch_run.follow(client, batch_id, bar.show)
-            batch = await client.batch(batch_id)
-            if batch["status"] == "failed":
-                return _say_failed(batch)
-            await batch_run.download(client, _file_id(batch, errors), path)
-        return 0
-
-    if output is not None:
-        return asyncio.run(saved(output))
-    return asyncio.run(followed() if follow else ended())
+    return options.with_client(url, api_key, state, work)
 
 
 @app.command()
@@ -158,12 +146,7 @@ def cancel(
     state: options.State = None,
 ) -> int:
     """Cancel a batch; its finished lines stay."""
-
-    async def work() -> Batch:
-        async with options.client_of(url, api_key, state) as client:
-            return await client.cancel_batch(batch_id)
-
-    batch = asyncio.run(work())
+    batch = options.with_client(url, api_key, state, lambda client: client.cancel_batch(batch_id))
     if as_json:
         print_json(batch)
     else:
@@ -180,31 +163,8 @@ def list_batches(
     state: options.State = None,
 ) -> int:
     """List batches, newest first."""
-
-    async def work() -> list[Batch]:
-        async with options.client_of(url, api_key, state) as client:
-            return await client.batches(limit)
-
-    batches = asyncio.run(work())
-    if as_json:
-        print_json(batches)
-        return 0
-    table(
-        ("batch", "status", "completed>", "failed>", "total>", "model", "cost>", "created"),
-        [
-            (
-                each["id"],
-                each["status"],
-                each["request_counts"]["completed"],
-                each["request_counts"]["failed"],
-                each["request_counts"]["total"],
-                each.get("model"),
-                dollars(each.get("processing_cost", 0.0)),
-                clock(each.get("created_at")),
-            )
-            for each in batches
-        ],
-    )
+    batches = options.with_client(url, api_key, state, lambda client: client.batches(limit))
+    listing(batches, COLUMNS, _row, as_json=as_json)
     return 0
 
 
@@ -249,10 +209,21 @@ async def _print_file(client: Client, file_id: str | None) -> None:
     sys.stdout.buffer.flush()
 
 
-def _endpoint(path: Path) -> str:
+def _row(batch: Batch) -> tuple[object, ...]:
+    return (
+        batch["id"],
+        batch["status"],
+        *count_cells(batch),
+        batch.get("model"),
+        dollars(batch.get("processing_cost", 0.0)),
+        clock(batch.get("created_at")),
+    )
+
+
+def _summary(path: Path) -> InputSummary:
     try:
         with path.open("rb") as file:
-            return next(iter(summarize(file).endpoints), DEFAULT_ENDPOINT)
+            return summarize(file)
     except OSError as error:
         raise Usage(f"{path} cannot be read: {error.strerror}.") from error
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from contextlib import aclosing
 from pathlib import Path
@@ -12,9 +11,9 @@ import typer
 
 from services.cli import options
 from services.cli.batch_run import download as save
-from services.cli.client import File
+from services.cli.client import Client, File
 from services.cli.errors import Usage
-from services.cli.output import clock, print_json, say, table
+from services.cli.output import clock, listing, print_json, say
 
 app = typer.Typer(help="Files: inputs and outputs of batches.", no_args_is_help=True)
 
@@ -30,28 +29,9 @@ def list_files(
     state: options.State = None,
 ) -> int:
     """List files, newest first."""
-
-    async def work() -> list[File]:
-        async with options.client_of(url, api_key, state) as client:
-            return await client.files(limit)
-
-    files = asyncio.run(work())
-    if as_json:
-        print_json(files)
-        return 0
-    table(
-        ("file", "bytes>", "purpose", "name", "created"),
-        [
-            (
-                each["id"],
-                each.get("bytes"),
-                each.get("purpose"),
-                each.get("filename"),
-                clock(each.get("created_at")),
-            )
-            for each in files
-        ],
-    )
+    files = options.with_client(url, api_key, state, lambda client: client.files(limit))
+    columns = ("file", "bytes>", "purpose", "name", "created")
+    listing(files, columns, _row, as_json=as_json)
     return 0
 
 
@@ -66,12 +46,7 @@ def upload(
     """Upload a batch's input and print its id."""
     if not path.is_file():
         raise Usage(f"There is no file {path}.")
-
-    async def work() -> File:
-        async with options.client_of(url, api_key, state) as client:
-            return await client.upload(path)
-
-    file = asyncio.run(work())
+    file = options.with_client(url, api_key, state, lambda client: client.upload(path))
     if as_json:
         print_json(file)
     else:
@@ -91,16 +66,15 @@ def download(
 ) -> int:
     """Get a file's content."""
 
-    async def work() -> None:
-        async with options.client_of(url, api_key, state) as client:
-            if output is not None:
-                await save(client, file_id, output)
-                return
-            async with aclosing(client.content(file_id)) as chunks:
-                async for chunk in chunks:
-                    sys.stdout.buffer.write(chunk)
+    async def work(client: Client) -> None:
+        if output is not None:
+            await save(client, file_id, output)
+            return
+        async with aclosing(client.content(file_id)) as chunks:
+            async for chunk in chunks:
+                sys.stdout.buffer.write(chunk)
 
-    asyncio.run(work())
+    options.with_client(url, api_key, state, work)
     return 0
 
 
@@ -112,11 +86,16 @@ def delete(
     state: options.State = None,
 ) -> int:
     """Delete a file that no unfinished batch needs."""
-
-    async def work() -> None:
-        async with options.client_of(url, api_key, state) as client:
-            await client.delete_file(file_id)
-
-    asyncio.run(work())
+    options.with_client(url, api_key, state, lambda client: client.delete_file(file_id))
     say(f"{file_id} is deleted")
     return 0
+
+
+def _row(file: File) -> tuple[object, ...]:
+    return (
+        file["id"],
+        file.get("bytes"),
+        file.get("purpose"),
+        file.get("filename"),
+        clock(file.get("created_at")),
+    )

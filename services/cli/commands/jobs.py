@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable
 from typing import Annotated
 
 import typer
 
-from services.cli import options
-from services.cli.client import Job
-from services.cli.output import clock, pairs, print_json, say, table
+from services.cli import job_choice, options
+from services.cli.client import Client, Job
+from services.cli.output import clock, listing, pairs, print_json, say
 
 app = typer.Typer(help="Jobs: a model and its configuration.", no_args_is_help=True)
 
@@ -28,17 +26,26 @@ def create(
     api_key: options.ApiKey = "",
     state: options.State = None,
 ) -> int:
-    """Make a job and print its id."""
+    """Make a job and print its id.
 
-    async def work() -> Job:
-        async with options.client_of(url, api_key, state) as client:
-            return await client.create_job(model, name=name, price_per_engine_hour=price)
+    A model may have several jobs, as with different prices; a batch then names the one it runs on.
+    """
 
-    job = asyncio.run(work())
+    async def work(client: Client) -> tuple[Job, list[Job]]:
+        made = await client.create_job(model, name=name, price_per_engine_hour=price)
+        return made, await job_choice.jobs_of(client, model)
+
+    job, all_of_model = options.with_client(url, api_key, state, work)
     if as_json:
         print_json(job)
     else:
         print(job["id"])
+    if len(all_of_model) > 1:
+        say(
+            f"{model} has {len(all_of_model)} jobs now, so every batch must name its own: "
+            f"'impala batch submit --job {job['id']}', or the field job_id over the API (openai "
+            f"client: extra_body={{'job_id': '{job['id']}'}}). 'impala jobs list' shows them."
+        )
     return 0
 
 
@@ -50,16 +57,9 @@ def list_jobs(
     state: options.State = None,
 ) -> int:
     """List jobs, newest first."""
-
-    async def work() -> list[Job]:
-        async with options.client_of(url, api_key, state) as client:
-            return await client.jobs()
-
-    jobs = asyncio.run(work())
-    if as_json:
-        print_json(jobs)
-    else:
-        table(("job", "model", "name", "price/h>", "created"), map(_row, jobs))
+    jobs = options.with_client(url, api_key, state, lambda client: client.jobs())
+    columns = ("job", "model", "precision", "name", "price/h>", "created")
+    listing(jobs, columns, _row, as_json=as_json)
     return 0
 
 
@@ -72,16 +72,11 @@ def show(
     state: options.State = None,
 ) -> int:
     """Show one job."""
-
-    async def work() -> Job:
-        async with options.client_of(url, api_key, state) as client:
-            return await client.job(job_id)
-
-    job = asyncio.run(work())
+    job = options.with_client(url, api_key, state, lambda client: client.job(job_id))
     if as_json:
         print_json(job)
     else:
-        names: Iterable[str] = ("job", "model", "name", "USD per engine-hour", "created")
+        names = ("job", "model", "precision", "name", "USD per engine-hour", "created")
         pairs("", zip(names, _row(job), strict=True))
     return 0
 
@@ -94,12 +89,7 @@ def delete(
     state: options.State = None,
 ) -> int:
     """Delete a job that no unfinished batch needs."""
-
-    async def work() -> None:
-        async with options.client_of(url, api_key, state) as client:
-            await client.delete_job(job_id)
-
-    asyncio.run(work())
+    options.with_client(url, api_key, state, lambda client: client.delete_job(job_id))
     say(f"{job_id} is deleted")
     return 0
 
@@ -108,6 +98,7 @@ def _row(job: Job) -> tuple[object, ...]:
     return (
         job["id"],
         job["model"],
+        job.get("precision"),
         job.get("name"),
         job.get("price_per_engine_hour"),
         clock(job.get("created_at")),

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated
 
 import typer
 
 from services.cli import options
 from services.cli.client import Run
-from services.cli.ledger import run_rows
-from services.cli.output import clock, dollars, pairs, print_json, table
+from services.cli.ledger import COUNT_COLUMNS, count_cells, line_counts, run_rows
+from services.cli.output import clock, dollars, listing, pairs, print_json
+
+COLUMNS = ("run", "job", "status", *COUNT_COLUMNS, "cost>", "tasks/$>", "created")
 
 app = typer.Typer(help="Runs: executions of batches, with their cost.", no_args_is_help=True)
 
@@ -25,17 +26,8 @@ def list_runs(
     state: options.State = None,
 ) -> int:
     """List runs, newest first."""
-
-    async def work() -> list[Run]:
-        async with options.client_of(url, api_key, state) as client:
-            return await client.runs(limit, job)
-
-    runs = asyncio.run(work())
-    if as_json:
-        print_json(runs)
-        return 0
-    columns = ("run", "job", "status", "done>", "total>", "cost>", "tasks/$>", "created")
-    table(columns, map(_row, runs))
+    runs = options.with_client(url, api_key, state, lambda client: client.runs(limit, job))
+    listing(runs, COLUMNS, _row, as_json=as_json)
     return 0
 
 
@@ -48,22 +40,16 @@ def show(
     state: options.State = None,
 ) -> int:
     """Show a run's ledger."""
-
-    async def work() -> Run:
-        async with options.client_of(url, api_key, state) as client:
-            return await client.run(run_id)
-
-    run = asyncio.run(work())
+    run = options.with_client(url, api_key, state, lambda client: client.run(run_id))
     if as_json:
         print_json(run)
         return 0
-    counts = run["request_counts"]
     rows = run_rows(run)
     rows[1:1] = [
         ("batch", run.get("batch_id")),
         ("job", run.get("job_id")),
         ("status", run["status"]),
-        ("lines", f"{counts['completed']} of {counts['total']}, {counts['failed']} failed"),
+        ("lines", line_counts(run)),
     ]
     if run.get("error"):
         rows.append(("error", run.get("error")))
@@ -72,13 +58,12 @@ def show(
 
 
 def _row(run: Run) -> tuple[object, ...]:
-    counts, ledger = run["request_counts"], run["ledger"]
+    ledger = run["ledger"]
     return (
         run["id"],
         run.get("job_id"),
         run["status"],
-        counts["completed"] + counts["failed"],
-        counts["total"],
+        *count_cells(run),
         dollars(ledger.get("processing_cost", 0.0)),
         f"{ledger.get('tasks_per_dollar', 0.0):,.0f}",
         clock(run.get("created_at")),

@@ -11,12 +11,14 @@ the short ones, and none ends while the prompts are prefilled."""
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """done, failed, total: request lines; done includes failed. tokens: generated so far.
+    """done, failed, unanswered, total: request lines. done: of any outcome; failed: tried without
+    success; unanswered: left when the batch was cancelled or expired. tokens: generated so far.
     elapsed_s: since the lines were known. tokens_per_s: generated, in that time. cost: USD.
     eta_s: None = not known yet."""
 
     done: int
     failed: int
+    unanswered: int
     total: int
     tokens: int
     elapsed_s: float
@@ -32,16 +34,25 @@ class Meter:
         self._began: float | None = None
 
     def observe(
-        self, now: float, *, completed: int, failed: int, total: int, tokens: int, cost: float
+        self,
+        now: float,
+        *,
+        completed: int,
+        failed: int,
+        total: int,
+        tokens: int,
+        cost: float,
+        unanswered: int = 0,
     ) -> Progress:
         if self._began is None and total:
             self._began = now
         elapsed = now - self._began if self._began is not None else 0.0
-        done = completed + failed
+        done = completed + failed + unanswered
         known = elapsed > 0 and ETA_FROM * total <= done < total
         return Progress(
             done=done,
             failed=failed,
+            unanswered=unanswered,
             total=total,
             tokens=tokens,
             elapsed_s=elapsed,
@@ -49,3 +60,8 @@ class Meter:
             cost=cost,
             eta_s=elapsed / done * (total - done) if known else None,
         )
+
+
+def unanswered_word(status: str) -> str:
+    """What became of the lines that a batch of this status left without an answer."""
+    return status if status in ("cancelled", "expired") else "unanswered"

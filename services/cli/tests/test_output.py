@@ -10,6 +10,14 @@ def test_while_nothing_was_generated_there_is_a_time_and_no_rate() -> None:
     meter = Meter()
     meter.observe(0.0, completed=0, failed=0, total=16, tokens=0, cost=0.0)
     waiting = meter.observe(7.0, completed=0, failed=0, total=16, tokens=0, cost=0.0)
-    assert describe(waiting) == "7.0 s so far"
+    assert describe(waiting, "in_progress") == "7.0 s so far"
     going = meter.observe(10.0, completed=8, failed=1, total=16, tokens=50, cost=0.25)
-    assert describe(going) == "1 failed  5.0 tokens/s  $0.2500  7.8 s to go"
+    assert describe(going, "in_progress") == "1 failed  5.0 tokens/s  $0.2500  7.8 s to go"
+
+
+def test_lines_that_a_cancel_left_have_not_failed() -> None:
+    meter = Meter()
+    ended = meter.observe(0.0, completed=5, failed=1, unanswered=10, total=16, tokens=0, cost=0.0)
+    assert ended.done == 16
+    assert describe(ended, "cancelled") == "1 failed  10 cancelled  0.0 s so far"
+    assert describe(ended, "expired") == "1 failed  10 expired  0.0 s so far"
