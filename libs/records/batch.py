@@ -83,13 +83,20 @@ class BatchRecord(msgspec.Struct, kw_only=True):
 
 
 class LedgerRecord(msgspec.Struct, kw_only=True):
-    """Sums over a run's step reports; engine seconds and USD."""
+    """What a run's lines came to and what they cost; engine seconds and USD.
+
+    Tasks and tokens are sums over the recorded lines, each counted once, however often it was
+    executed. Engine time and `computed_tokens` are sums over the step reports of every execution.
+    """
 
     tasks: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
     reasoning_tokens: int = 0
+    computed_tokens: int = 0
+    """Fed or sampled by the engines, as far as a report of it came: what was found cached is not
+    among them."""
     busy_engine_s: float = 0.0
     idle_engine_s: float = 0.0
     price_per_engine_hour: float = 0.0
@@ -100,6 +107,14 @@ class LedgerRecord(msgspec.Struct, kw_only=True):
     @property
     def wall_engine_s(self) -> float:
         return self.busy_engine_s + self.idle_engine_s
+
+    @property
+    def wasted_tokens(self) -> int:
+        """Computed and in no recorded line: of executions that were lost or given up and, while
+        the run goes on, of lines about to be recorded. Never negative, though the report of a
+        recorded line may be lost with its server."""
+        recorded = self.prompt_tokens - self.cached_tokens + self.completion_tokens
+        return max(0, self.computed_tokens - recorded)
 
     @property
     def processing_cost(self) -> float:

@@ -134,6 +134,7 @@ def run_view(run: RunRecord, status: str) -> dict[str, Any]:
             "wall_engine_s": ledger.wall_engine_s,
             "price_per_engine_hour": ledger.price_per_engine_hour,
             "self_placed_steps": ledger.self_placed_steps,
+            "wasted_tokens": ledger.wasted_tokens,
             **_money(ledger),
         },
     }

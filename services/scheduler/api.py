@@ -8,13 +8,12 @@ from typing import Any, NoReturn
 
 import grpc
 
-from impala.common.v1 import common_pb2
 from impala.modelserver.v1 import modelserver_pb2
 from impala.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from libs.errors import InvalidArgument, Unimplemented
 from libs.hashing import HASH_BYTES, unpack
+from libs.records.ledger_message import ledger_message
 from libs.rpc import status_of, trailers_of
-from libs.units.durations import DurationSketch
 from services.scheduler.app.desk import Granted
 from services.scheduler.app.executor import Progress
 from services.scheduler.app.leader import FleetLeader
@@ -313,39 +312,8 @@ def progress_message(progress: Progress) -> scheduler_pb2.RunProgress:
         completed=progress.completed,
         failed=progress.failed,
         running=progress.running,
-        ledger=ledger_message(progress),
+        ledger=ledger_message(progress.ledger),
         elapsed_s=progress.elapsed_s,
         eta_s=progress.eta_s,
         epoch=progress.epoch,
-    )
-
-
-_UINT32 = 0xFFFFFFFF
-
-
-def ledger_message(progress: Progress) -> scheduler_pb2.Ledger:
-    ledger = progress.ledger
-    times = DurationSketch.from_list(ledger.task_seconds).quantiles()
-    return scheduler_pb2.Ledger(
-        tasks=ledger.tasks,
-        usage=common_pb2.Usage(
-            prompt_tokens=min(_UINT32, ledger.prompt_tokens),
-            cached_tokens=min(_UINT32, ledger.cached_tokens),
-            completion_tokens=min(_UINT32, ledger.completion_tokens),
-            reasoning_tokens=min(_UINT32, ledger.reasoning_tokens),
-        ),
-        prompt_tokens=ledger.prompt_tokens,
-        cached_tokens=ledger.cached_tokens,
-        completion_tokens=ledger.completion_tokens,
-        busy_engine_s=ledger.busy_engine_s,
-        idle_engine_s=ledger.idle_engine_s,
-        wall_engine_s=ledger.wall_engine_s,
-        price_per_engine_hour=ledger.price_per_engine_hour,
-        processing_cost=ledger.processing_cost,
-        price_1m_tokens=ledger.price_1m_tokens,
-        tasks_per_dollar=ledger.tasks_per_dollar,
-        task_completion_s=scheduler_pb2.Percentiles(
-            p50=times.p50, p90=times.p90, p99=times.p99, count=times.count
-        ),
-        self_placed_steps=ledger.self_placed_steps,
     )

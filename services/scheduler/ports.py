@@ -10,6 +10,7 @@ from typing import Protocol
 from services.scheduler.core.ledger import Clocks
 from services.scheduler.core.run import Line, Outcome
 from services.scheduler.core.server import Server
+from services.scheduler.core.usage import NO_USAGE, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,8 @@ class LineAnswer:
     outcome: Outcome
     record: bytes = b""
     """The output or error line; empty for RETRY and CANCELLED."""
+    usage: Usage = NO_USAGE
+    """Of its step; nothing when no step ran to its end."""
     trace_id: str = ""
     total_s: float = 0.0
     """From hand-out to answer."""

@@ -1,8 +1,9 @@
 """Fakes at the scheduler's seams: a router that does batch work and a model server, both as real
 gRPC servers registered in a real etcd, and the batches that tests feed in.
 
-What a line does is told by its custom_id: `ok-*` answers an output, `bad-*` an error, `retry-*`
-asks for a retry for ever, `hang-*` never answers until it is cancelled.
+What a line does is told by its custom_id: `ok-*` answers an output, `bad-*` an error (`bad-used-*`
+one that used tokens), `retry-*` asks for a retry for ever, `hang-*` never answers until it is
+cancelled.
 """
 
 from __future__ import annotations
@@ -201,6 +202,8 @@ class FakeRouter(router_pb2_grpc.BatchWorkerServicer):
                 router_pb2.LINE_OUTCOME_ERROR if bad else router_pb2.LINE_OUTCOME_OUTPUT
             )
             result.record = record_of(custom_id, 400 if bad else 200)
+            if not bad or custom_id.startswith("bad-used"):
+                result.usage.CopyFrom(usage_of(custom_id))
         if custom_id == self.spoil:
             self.spoil = ""
             result.record = result.record[:-1]
@@ -216,11 +219,31 @@ class FakeRouter(router_pb2_grpc.BatchWorkerServicer):
             self.allow -= 1
 
 
+def usage_of(custom_id: str) -> common_pb2.Usage:
+    """Of an output: another one for each line, the same at each execution."""
+    number = sum(custom_id.encode())
+    return common_pb2.Usage(
+        prompt_tokens=number, cached_tokens=number % 7, completion_tokens=number % 11
+    )
+
+
 def record_of(custom_id: str, status: int) -> bytes:
+    usage = usage_of(custom_id)
+    body = {
+        "usage": {
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        }
+    }
     record = {
         "id": f"batch_req_{custom_id}",
         "custom_id": custom_id,
-        "response": {"status_code": status, "request_id": "r", "body": {}},
+        "response": {
+            "status_code": status,
+            "request_id": "r",
+            "body": body if status == 200 else {},
+        },
         "error": None,
     }
     return json.dumps(record).encode()

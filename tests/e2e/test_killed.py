@@ -31,8 +31,14 @@ async def complete_while_killing(
     assert (counts.total, counts.completed, counts.failed) == (lines, lines, 0)
     output = await batches.content(client, done.output_file_id)
     assert batches.ids(output) == sorted(f"k{i}" for i in range(lines))
-    for line in output:
-        assert line["response"]["body"]["usage"]["completion_tokens"] == tokens
+    used = [line["response"]["body"]["usage"] for line in output]
+    assert {usage["completion_tokens"] for usage in used} == {tokens}
+    assert done.usage is not None
+    assert done.usage.output_tokens == lines * tokens
+    assert done.usage.input_tokens == sum(usage["prompt_tokens"] for usage in used)
+    assert done.usage.input_tokens_details.cached_tokens == sum(
+        usage["prompt_tokens_details"]["cached_tokens"] for usage in used
+    )
     assert {name: stack.service(name).restarts for name in names} == {
         name: before + 1 for name, before in restarts.items()
     }

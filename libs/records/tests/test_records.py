@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 from libs.records import ids
 from libs.records.batch import TERMINAL, LedgerRecord, may_follow
 from libs.records.index import ENTRY_BYTES, IndexEntry, pack_entries, unpack_entries
+from libs.records.ledger_message import ledger_message
 from libs.records.segment import decode_segment, encode_segment
+from libs.units.durations import DurationSketch
 
 
 def test_ids_of_later_objects_sort_after_earlier_ones() -> None:
@@ -80,6 +82,46 @@ def test_cost_is_reserved_engine_time_times_price() -> None:
     assert ledger.processing_cost == pytest.approx(0.5)
     assert ledger.price_1m_tokens == pytest.approx(0.5)
     assert ledger.tasks_per_dollar == pytest.approx(6.0)
+
+
+def test_tokens_that_were_computed_and_are_in_no_recorded_line_are_wasted() -> None:
+    ledger = LedgerRecord(
+        prompt_tokens=100,
+        cached_tokens=60,
+        completion_tokens=20,
+        computed_tokens=75,
+        price_per_engine_hour=1.0,
+    )
+    assert ledger.wasted_tokens == 15
+    ledger.computed_tokens = 50  # a report was lost with its server
+    assert ledger.wasted_tokens == 0
+
+
+def test_the_ledger_is_shown_whole_and_its_step_sized_totals_are_capped() -> None:
+    tokens = 5_000_000_000
+    times = DurationSketch()
+    times.add(1.0)
+    times.add(2.0)
+    record = LedgerRecord(
+        tasks=2,
+        prompt_tokens=tokens,
+        cached_tokens=4,
+        completion_tokens=7,
+        reasoning_tokens=3,
+        computed_tokens=tokens + 8,
+        busy_engine_s=30.0,
+        idle_engine_s=6.0,
+        price_per_engine_hour=100.0,
+        task_seconds=times.to_list(),
+        self_placed_steps=5,
+    )
+    shown = ledger_message(record)
+    assert (shown.prompt_tokens, shown.cached_tokens, shown.completion_tokens) == (tokens, 4, 7)
+    assert (shown.usage.prompt_tokens, shown.usage.reasoning_tokens) == (0xFFFFFFFF, 3)
+    assert (shown.tasks, shown.self_placed_steps, shown.wasted_tokens) == (2, 5, 5)
+    assert shown.processing_cost == pytest.approx(1.0)
+    assert shown.task_completion_s.count == 2
+    assert {field.name for field, _ in shown.ListFields()} == set(shown.DESCRIPTOR.fields_by_name)
 
 
 def test_a_run_that_spent_nothing_has_no_price() -> None:

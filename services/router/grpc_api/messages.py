@@ -6,7 +6,7 @@ from impala.common.v1 import common_pb2
 from impala.router.v1 import router_pb2
 from impala.scheduler.v1 import scheduler_pb2
 from libs.records.batch import FileRecord, Job, LedgerRecord, RunRecord
-from libs.units.durations import DurationSketch
+from libs.records.ledger_message import ledger_message
 from services.router.batches import BatchState
 from services.router.runs import RunState
 from services.router.views import batch_status
@@ -106,27 +106,6 @@ def progress_message(run: RunRecord, status: str) -> scheduler_pb2.RunProgress:
         completed=run.completed,
         failed=run.failed,
         ledger=ledger_message(run.ledger),
-    )
-
-
-def ledger_message(ledger: LedgerRecord) -> scheduler_pb2.Ledger:
-    quantiles = DurationSketch.from_list(ledger.task_seconds).quantiles()
-    return scheduler_pb2.Ledger(
-        tasks=ledger.tasks,
-        prompt_tokens=ledger.prompt_tokens,
-        cached_tokens=ledger.cached_tokens,
-        completion_tokens=ledger.completion_tokens,
-        busy_engine_s=ledger.busy_engine_s,
-        idle_engine_s=ledger.idle_engine_s,
-        wall_engine_s=ledger.wall_engine_s,
-        price_per_engine_hour=ledger.price_per_engine_hour,
-        processing_cost=ledger.processing_cost,
-        price_1m_tokens=ledger.price_1m_tokens,
-        tasks_per_dollar=ledger.tasks_per_dollar,
-        task_completion_s=scheduler_pb2.Percentiles(
-            p50=quantiles.p50, p90=quantiles.p90, p99=quantiles.p99, count=quantiles.count
-        ),
-        self_placed_steps=ledger.self_placed_steps,
     )
 
 

@@ -16,6 +16,7 @@ from libs.errors import DataLoss, Internal, Unavailable
 from libs.rpc import from_rpc_error, stream
 from services.scheduler.adapters.channels import Channels
 from services.scheduler.core.run import Line, Outcome
+from services.scheduler.core.usage import Usage
 from services.scheduler.ports import (
     ExecuteAsk,
     FileFault,
@@ -149,6 +150,12 @@ def _answer(result: router_pb2.LineResult) -> LineAnswer:
         line=result.line,
         outcome=outcome,
         record=result.record,
+        usage=Usage(
+            result.usage.prompt_tokens,
+            result.usage.cached_tokens,
+            result.usage.completion_tokens,
+            result.usage.reasoning_tokens,
+        ),
         trace_id=result.trace_id,
         total_s=result.total_s,
         custom_id=result.custom_id.decode("utf-8", "replace"),

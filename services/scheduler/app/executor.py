@@ -26,6 +26,7 @@ from services.scheduler.app.writer import GuardedWriter, LeadershipLost
 from services.scheduler.core.error_line import ENGINE, error_line
 from services.scheduler.core.ledger import RunUse
 from services.scheduler.core.run import Line, Outcome, RunLimits, RunState, Verdict
+from services.scheduler.core.usage import NO_USAGE
 from services.scheduler.ports import BatchRouters, ExecuteAsk, LineAnswer, LineStream
 
 log = logging.getLogger(__name__)
@@ -304,14 +305,23 @@ class RunExecutor:
         now = self._clock.now()
         if verdict is Verdict.RECORD and answer is not None:
             kind = "output" if answer.outcome is Outcome.OUTPUT else "error"
-            self._run.add(line.line, kind, answer.record, answer.trace_id, answer.total_s, now)
+            self._run.add(
+                line.line,
+                kind,
+                answer.record,
+                now,
+                usage=answer.usage,
+                trace=answer.trace_id,
+                total_s=answer.total_s,
+            )
         elif verdict is Verdict.GAVE_UP:
             custom_id = answer.custom_id if answer else ""
             if not custom_id:
                 custom_id = await self._input.custom_id(line)
             why = (answer.reason if answer else "") or "the router's stream broke"
             record = error_line(self._run.record.id, line.line, custom_id, ENGINE, why)
-            self._run.add(line.line, "error", record, "", answer.total_s if answer else 0.0, now)
+            usage = answer.usage if answer else NO_USAGE
+            self._run.add(line.line, "error", record, now, usage=usage)
 
     # The end
 

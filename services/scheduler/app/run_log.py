@@ -1,8 +1,8 @@
 """The durable side of one run: its record, its segments, its batch's record.
 
 The leader's executor of the run is the one writer. An outcome exists once a guarded transaction has
-named its segment in the record, together with counts and tasks; a segment object that no record
-names is garbage.
+named its segment in the record, together with what it adds to counts, tasks and tokens; a segment
+object that no record names is garbage.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from services.scheduler.app.storage import RunBroken, RunStorage
 from services.scheduler.app.writer import GuardedWriter, put_record
 from services.scheduler.core.ledger import RunUse
 from services.scheduler.core.line_set import LineSet
+from services.scheduler.core.usage import NO_USAGE, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ class _Buffer:
     completed: int = 0
     failed: int = 0
     tasks: int = 0
+    usage: Usage = NO_USAGE
     seconds: DurationSketch = field(default_factory=DurationSketch)
     since: float | None = None
 
@@ -120,10 +122,19 @@ class RunLog:
     # Outcomes
 
     def add(
-        self, line: int, kind: str, record: bytes, trace: str, total_s: float, now: float
+        self,
+        line: int,
+        kind: str,
+        record: bytes,
+        now: float,
+        *,
+        usage: Usage = NO_USAGE,
+        trace: str = "",
+        total_s: float = 0.0,
     ) -> None:
         """An outcome; written with the next flush. `kind`: "output" or "error"."""
         buffer = self._buffer
+        buffer.usage += usage
         buffer.data += encode_line(line, kind, record, trace)
         buffer.completed += kind == "output"
         buffer.failed += kind != "output"
@@ -150,29 +161,21 @@ class RunLog:
         key = keys.segment_object(self.record.id, self._writer.epoch, self._number)
         await self._storage.put(key, bytes(buffer.data))
         ref = SegmentRef(object=key, lines=buffer.lines, bytes=len(buffer.data))
-        ledger = self.ledger(use)
-        seconds = DurationSketch.from_list(ledger.task_seconds)
-        seconds.merge(buffer.seconds)
-        ledger.tasks += buffer.tasks
-        ledger.task_seconds = seconds.to_list()
         record = msgspec.structs.replace(
             self.record,
             segments=[*self.record.segments, ref],
             completed=self.record.completed + buffer.completed,
             failed=self.record.failed + buffer.failed,
-            ledger=ledger,
+            ledger=_with(self.ledger(use), buffer),
         )
         await self._writer.commit([put_record(keys.run(record.id), record)])
         self.record = record
 
     def ledger(self, use: RunUse) -> LedgerRecord:
-        """The recorded tasks with the sums of the step reports."""
+        """The sums over the recorded lines with those over the step reports."""
         return msgspec.structs.replace(
             self.record.ledger,
-            prompt_tokens=use.prompt_tokens,
-            cached_tokens=use.cached_tokens,
-            completion_tokens=use.completion_tokens,
-            reasoning_tokens=use.reasoning_tokens,
+            computed_tokens=use.computed_tokens,
             busy_engine_s=use.busy_engine_s,
             idle_engine_s=use.idle_engine_s,
             self_placed_steps=use.self_placed_steps,
@@ -240,3 +243,18 @@ class RunLog:
             return False
         self._traces.add(name)
         return True
+
+
+def _with(ledger: LedgerRecord, buffer: _Buffer) -> LedgerRecord:
+    """The ledger once the buffer's lines are recorded too."""
+    seconds = DurationSketch.from_list(ledger.task_seconds)
+    seconds.merge(buffer.seconds)
+    return msgspec.structs.replace(
+        ledger,
+        tasks=ledger.tasks + buffer.tasks,
+        prompt_tokens=ledger.prompt_tokens + buffer.usage.prompt_tokens,
+        cached_tokens=ledger.cached_tokens + buffer.usage.cached_tokens,
+        completion_tokens=ledger.completion_tokens + buffer.usage.completion_tokens,
+        reasoning_tokens=ledger.reasoning_tokens + buffer.usage.reasoning_tokens,
+        task_seconds=seconds.to_list(),
+    )

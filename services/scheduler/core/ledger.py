@@ -1,4 +1,4 @@
-"""What a fleet's engine time was spent on.
+"""What a fleet's engine time was spent on, by the reports of every execution of a step.
 
 A step report is booked once, by (incarnation, sequence). Busy time is the sum of the steps' shares.
 Idle time is what the servers were up and not busy while runs went on, split evenly over these runs:
@@ -41,6 +41,11 @@ class RunUse:
     busy_engine_s: float = 0.0
     idle_engine_s: float = 0.0
     self_placed_steps: int = 0
+
+    @property
+    def computed_tokens(self) -> int:
+        """Fed or sampled; what was found cached was not computed."""
+        return self.prompt_tokens - self.cached_tokens + self.completion_tokens
 
     def add(self, use: StepUse) -> None:
         self.prompt_tokens += use.prompt_tokens

@@ -70,6 +70,7 @@ def run_of(record: BatchRecord) -> RunRecord:
             prompt_tokens=900_000,
             cached_tokens=500_000,
             completion_tokens=100_000,
+            computed_tokens=500_300,
             busy_engine_s=1800.0,
             idle_engine_s=1800.0,
             price_per_engine_hour=2.0,
@@ -133,6 +134,7 @@ async def test_a_running_batch_shows_its_run_and_its_money(stage: Stage) -> None
     assert extra["task_completion_s"]["p50"] == pytest.approx(2.0, rel=0.06)
 
     run = (await stage.http().get(f"/imp/v1/runs/{record.run_id}")).json()
+    assert run["ledger"]["wasted_tokens"] == 300
     assert run["status"] == "in_progress"
     assert run["ledger"]["tasks_per_dollar"] == pytest.approx(2.0)
     runs = (await stage.http().get("/imp/v1/runs", params={"job_id": "job-0000aaaa"})).json()

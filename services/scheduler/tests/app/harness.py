@@ -7,7 +7,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import orjson
@@ -20,7 +20,7 @@ from libs.cluster.watch import PutEvent, Snapshot
 from libs.objects import ObjectStore
 from libs.obs import Metrics
 from libs.records import ids, keys
-from libs.records.batch import TERMINAL, BatchRecord, FileRecord, RunRecord
+from libs.records.batch import TERMINAL, BatchRecord, FileRecord, LedgerRecord, RunRecord
 from libs.records.members import SchedulerInfo
 from libs.rpc import connect
 from libs.testing.rpc import serving
@@ -149,7 +149,17 @@ class World:
         """Of the lines of an output or error file, in its order."""
         return [str(line["custom_id"]) for line in await self.lines(file_id)]
 
-    async def lines(self, file_id: str | None) -> list[dict[str, object]]:
+    async def usage(self, file_id: str | None) -> tuple[int, int, int]:
+        """Prompt, cached and completion tokens, summed over the lines of an output file."""
+        prompt = cached = completion = 0
+        for line in await self.lines(file_id):
+            usage = line["response"]["body"]["usage"]
+            prompt += usage["prompt_tokens"]
+            cached += usage["prompt_tokens_details"]["cached_tokens"]
+            completion += usage["completion_tokens"]
+        return prompt, cached, completion
+
+    async def lines(self, file_id: str | None) -> list[dict[str, Any]]:
         if file_id is None:
             return []
         record = await read(self.client, keys.file(ACCOUNT, file_id), FileRecord)
@@ -170,6 +180,11 @@ async def world(client: EtcdClient, objects: ObjectStore) -> AsyncIterator[World
         await stack.enter_async_context(router_member(client, router))
         await stack.enter_async_context(model_server_member(client, server))
         yield World(client, objects, router, server, submitter)
+
+
+def tokens(ledger: LedgerRecord) -> tuple[int, int, int]:
+    """As `World.usage` sums them."""
+    return ledger.prompt_tokens, ledger.cached_tokens, ledger.completion_tokens
 
 
 async def read(client: EtcdClient, key: str, kind: type[T]) -> T:

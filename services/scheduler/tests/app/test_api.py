@@ -29,6 +29,7 @@ from services.scheduler.testing import (
     lines_of,
     model_server_member,
     report,
+    usage_of,
 )
 from services.scheduler.tests.app.harness import (
     Running,
@@ -37,6 +38,7 @@ from services.scheduler.tests.app.harness import (
     leads,
     read,
     scheduler_member,
+    tokens,
     until,
     world,
 )
@@ -262,11 +264,9 @@ async def test_a_report_is_booked_once_and_acknowledged_only_when_written(
         w.router.allow = None
         await w.ended(submitted)
         ledger = (await w.run(submitted)).ledger
-        assert (ledger.prompt_tokens, ledger.cached_tokens, ledger.completion_tokens) == (
-            30,
-            12,
-            15,
-        )
+        line = usage_of("ok-1")
+        assert tokens(ledger) == (line.prompt_tokens, line.cached_tokens, line.completion_tokens)
+        assert ledger.computed_tokens == 3 * (10 - 4 + 5)
         assert ledger.busy_engine_s == pytest.approx(7.0)
         assert ledger.self_placed_steps == 3
         assert ledger.processing_cost == pytest.approx(ledger.wall_engine_s * 0.001)

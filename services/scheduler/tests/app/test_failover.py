@@ -30,6 +30,7 @@ from services.scheduler.tests.app.harness import (
     World,
     eventually,
     scheduler_member,
+    tokens,
     world,
 )
 
@@ -63,6 +64,8 @@ async def assert_every_line_once(w: World, submitted: Submitted) -> None:
     assert sorted(await w.custom_ids(batch.output_file_id)) == sorted(LINES[:40])
     assert sorted(await w.custom_ids(batch.error_file_id)) == sorted(LINES[40:])
     assert run.ledger.tasks == 40
+    assert tokens(run.ledger) == await w.usage(batch.output_file_id)
+    assert run.ledger.prompt_tokens > 0
 
 
 async def test_a_killed_leader_is_followed_and_every_line_ends_exactly_once(
@@ -173,7 +176,7 @@ async def test_a_leader_whose_time_is_over_can_name_no_segment(
             assert log is not None
             await stale.resign()
             before = await w.run(submitted)
-            log.add(1, "output", b'{"custom_id":"from the past"}', "", 1.0, 0.0)
+            log.add(1, "output", b'{"custom_id":"from the past"}', 0.0)
             with pytest.raises(LeadershipLost):
                 await log.flush(RunUse())
             assert await w.run(submitted) == before

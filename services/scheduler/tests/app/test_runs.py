@@ -23,6 +23,7 @@ from services.scheduler.testing import (
     FakeRouter,
     lines_of,
     router_member,
+    usage_of,
 )
 from services.scheduler.tests.app.harness import (
     FAST,
@@ -31,6 +32,7 @@ from services.scheduler.tests.app.harness import (
     leads,
     read,
     scheduler_member,
+    tokens,
     world,
 )
 
@@ -53,6 +55,7 @@ async def test_a_batch_ends_completed_with_every_line_in_one_of_its_files(
         assert sorted(await w.custom_ids(batch.error_file_id)) == sorted(wanted[50:])
         assert set(w.router.executed.values()) == {1}
         assert run.ledger.tasks == 50
+        assert tokens(run.ledger) == await w.usage(batch.output_file_id)
         assert DurationSketch.from_list(run.ledger.task_seconds).count == 50
         assert await client.get(keys.file_ref(submitted.input_file_id, submitted.batch_id)) is None
 
@@ -138,7 +141,7 @@ async def test_a_cancelled_batch_keeps_what_was_done_and_names_every_other_line(
         errors = await w.lines(batch.error_file_id)
         assert sorted(str(error["custom_id"]) for error in errors) == sorted(lines[5:])
         assert all(error["response"] is None for error in errors)
-        assert {error["error"]["code"] for error in errors} == {"batch_cancelled"}  # type: ignore[index]
+        assert {error["error"]["code"] for error in errors} == {"batch_cancelled"}
         assert await client.get(keys.cancel(submitted.batch_id)) is None
         progress = await running.stub.GetRun(
             scheduler_pb2.GetRunRequest(run_id=submitted.run_id), timeout=5
@@ -176,16 +179,31 @@ async def test_at_its_expiry_unfinished_lines_become_errors(
         }
 
 
+async def test_a_line_that_fails_after_it_used_tokens_is_counted_with_them(
+    client: EtcdClient, objects: ObjectStore
+) -> None:
+    async with world(client, objects) as w, scheduler_member(client, objects):
+        submitted = await w.submitter.submit(lines_of(["ok-1", "bad-1", "bad-used-1"]))
+        await w.ended(submitted)
+        used = [usage_of("ok-1"), usage_of("bad-used-1")]
+        ledger = (await w.run(submitted)).ledger
+        assert ledger.prompt_tokens == sum(usage.prompt_tokens for usage in used)
+        assert ledger.completion_tokens == sum(usage.completion_tokens for usage in used)
+
+
 async def test_lines_of_a_broken_stream_are_handed_out_again(
     client: EtcdClient, objects: ObjectStore
 ) -> None:
     wanted = [f"ok-{n}" for n in range(40)]
     async with world(client, objects) as w, scheduler_member(client, objects):
         w.router.break_after = 5
-        batch = await w.ended(await w.submitter.submit(lines_of(wanted)))
+        submitted = await w.submitter.submit(lines_of(wanted))
+        batch = await w.ended(submitted)
         assert batch.status == "completed"
         assert sorted(await w.custom_ids(batch.output_file_id)) == sorted(wanted)
         assert w.router.break_after is None
+        ledger = (await w.run(submitted)).ledger
+        assert tokens(ledger) == await w.usage(batch.output_file_id)
 
 
 async def test_a_damaged_record_is_not_taken_and_its_line_is_run_again(

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from services.scheduler.core.ledger import Clocks, Ledger, StepUse
 from services.scheduler.core.line_set import LineSet
+from services.scheduler.core.usage import Usage
 from services.scheduler.core.watermark import Watermark
 
 USE = StepUse(run_id="run", engine_s=2.0, prompt_tokens=10, cached_tokens=4, completion_tokens=3)
@@ -48,7 +49,7 @@ def test_a_report_is_booked_once_whatever_comes_again(reports: list[tuple[str, i
     for incarnation, sequence in reports:
         ledger.book(incarnation, sequence, USE)
     assert ledger.use_of("run").busy_engine_s == 2.0 * len(set(reports))
-    assert ledger.use_of("run").prompt_tokens == 10 * len(set(reports))
+    assert ledger.use_of("run").computed_tokens == (10 - 4 + 3) * len(set(reports))
 
 
 @given(st.integers(0, 40), st.integers(0, 40), st.randoms(use_true_random=False))
@@ -153,3 +154,7 @@ def test_a_line_set_is_a_set(numbers: list[int], probe: int) -> None:
         expected.add(number)
     assert len(lines) == len(expected)
     assert (probe in lines) == (probe in expected)
+
+
+def test_usages_add_up_count_by_count() -> None:
+    assert Usage(1, 2, 3, 4) + Usage(10, 20, 30, 40) == Usage(11, 22, 33, 44)
