@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 TESTDATA = Path(__file__).parent / "testdata"
+UNIMPLEMENTED = "unimplemented.txt"
 REWRITE = "IMPALA_REWRITE_GOLDEN"
 
 
@@ -23,3 +24,10 @@ def check_golden(name: str, now: str, what: str) -> None:
         f"{what}\n{changes}\nIf that is meant: {REWRITE}=1 python -m pytest tests/contract, and "
         f"commit {path.name}."
     )
+
+
+def unimplemented() -> set[tuple[str, str]]:
+    """The rpcs that nobody serves yet, by full name, each with the reason that it is refused for:
+    the one list of them, which test_services.py keeps true."""
+    lines = (TESTDATA / UNIMPLEMENTED).read_text().splitlines()
+    return {(name, reason) for name, _, reason in (line.partition(" ") for line in lines)}

@@ -18,7 +18,7 @@ from libs.rpc import connect
 from libs.rpc.status import REASON_KEY
 from tests.contract.cluster import SERVICES, running
 from tests.contract.descriptors import Element, elements, impala_files
-from tests.contract.golden import check_golden
+from tests.contract.golden import UNIMPLEMENTED, check_golden
 
 UP_WITHIN_S = 90.0
 ANSWER_WITHIN_S = 20.0
@@ -116,7 +116,7 @@ async def test_every_rpc_is_served_or_says_why_not(etcd_endpoint: str) -> None:
                 assert len(text) > 20 and text.endswith("."), f"{rpc.name}: no sentence: {text}"
                 unserved.append(f"{rpc.name} {reason}")
     check_golden(
-        "unimplemented.txt",
+        UNIMPLEMENTED,
         "".join(f"{line}\n" for line in unserved),
         "What is documented and not served has changed.",
     )

@@ -1,4 +1,4 @@
-"""What the contracts have and nobody serves yet: a list, and the reason that each call gives."""
+"""What the contracts have and nobody serves yet is what the list says, on a whole instance too."""
 
 from __future__ import annotations
 
@@ -14,21 +14,14 @@ from impala.modelserver.v1 import modelserver_pb2
 from impala.router.v1 import router_pb2
 from impala.scheduler.v1 import scheduler_pb2
 from libs.rpc import connect
+from libs.rpc.status import REASON_KEY
+from tests.contract.golden import unimplemented
 from tests.e2e.stack import Stack
 
 WITHIN_S = 20.0
 OPEN_S = 5.0
 """How long a stream may stay silent: one that goes on is served."""
 
-PENDING = {
-    "scheduler": {"Scheduler": {"AcquireMany"}},
-    "modelserver": {
-        "ModelServer": {"Embed"},
-        "KvControl": {"Prefetch", "Lease", "Drop"},
-        "WeightControl": {"StageWeights", "CommitWeights", "AbortWeights", "WeightsStatus"},
-    },
-    "leap": {"Leap": {"Push", "Stage", "Commit", "Abort", "Rollback"}},
-}
 MODULES = {
     "router": router_pb2,
     "scheduler": scheduler_pb2,
@@ -50,8 +43,9 @@ def methods() -> Iterator[tuple[Method, bool, bool]]:
 
 async def answer(
     channel: grpc.aio.Channel, method: Method, many_in: bool, many_out: bool
-) -> tuple[grpc.StatusCode, str]:
-    """The status of a call with an empty request (none on a two-way stream), and what it says."""
+) -> tuple[grpc.StatusCode, str, str]:
+    """The status of a call with an empty request (none on a two-way stream), its reason for
+    programs, and what it says."""
     path = f"/impala.{method[0]}.v1.{method[1]}/{method[2]}"
     empty = b""
     calls: Any = channel  # Its types say that bytes are no request; without a serializer they are.
@@ -69,17 +63,12 @@ async def answer(
         else:
             await calls.unary_unary(path)(empty, timeout=timeout)
     except grpc.aio.AioRpcError as error:
-        return error.code(), error.details() or ""
-    return grpc.StatusCode.OK, ""
+        trailers = dict(error.trailing_metadata() or ())
+        return error.code(), str(trailers.get(REASON_KEY, "")), error.details() or ""
+    return grpc.StatusCode.OK, "", ""
 
 
 async def test_what_is_not_served_is_on_the_list_and_says_why(stack: Stack) -> None:
-    listed = {
-        (server, service, method)
-        for server, services in PENDING.items()
-        for service, names in services.items()
-        for method in names
-    }
     channels = {name: connect(stack.address(name)) for name in MODULES}
     all_methods = list(methods())
     try:
@@ -89,11 +78,13 @@ async def test_what_is_not_served_is_on_the_list_and_says_why(stack: Stack) -> N
     finally:
         await asyncio.gather(*(channel.close() for channel in channels.values()))
     pending = {
-        name: why
-        for (name, *_), (code, why) in zip(all_methods, answers, strict=True)
+        (f"impala.{server}.v1.{service}.{method}", reason): why
+        for ((server, service, method), *_), (code, reason, why) in zip(
+            all_methods, answers, strict=True
+        )
         if code is grpc.StatusCode.UNIMPLEMENTED
     }
-    assert set(pending) == listed
+    assert set(pending) == unimplemented()
     for name, why in pending.items():
         # What grpc itself says of a method that nobody wrote.
         assert not why.startswith("Method not"), f"{name}: {why}"
