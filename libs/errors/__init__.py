@@ -45,7 +45,11 @@ class ImpalaError(Exception):
     reason:  SCREAMING_SNAKE_CASE, stable, for programs; what to match on.
     field:   the request's field at fault, in the words of the request ("messages[2].role"), or
              None when no single field is.
+    hints:   more that programs may read, as pairs of a name and an ASCII value; names are such as
+             trailing metadata has.
     """
+
+    hints: tuple[tuple[str, str], ...] = ()
 
     def __init__(self, message: str, reason: str, field: str | None = None) -> None:
         if not _REASON.fullmatch(reason):

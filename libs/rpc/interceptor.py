@@ -1,11 +1,13 @@
 """What surrounds every handler: errors become statuses, calls are counted, a drain refuses.
 
-Three hangs and leaks of grpc.aio are closed here:
+Four hangs, leaks and false alarms of grpc.aio are closed here:
  * A CancelledError raised inside a handler whose own call was not cancelled (a sub-task was, or a
    channel was closed) would leave the client waiting for ever (grpc issue 29248): it becomes
    INTERNAL.
  * A response generator suspended at `yield` when its client goes away would be closed whenever the
    garbage collector comes by: it is closed in the call's own task, at once.
+ * A write, or an abort, to a client that is gone fails with an InternalError: the call ends as
+   cancelled, for there is nobody to tell and nothing is wrong here.
  * An error whose text does not fit in a header would break the stream: `libs.rpc.status` cuts it.
 """
 
@@ -145,6 +147,9 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             except grpc.aio.AbortError:
                 code = _code_of(context)
                 raise
+            except grpc.aio.InternalError:
+                code = "CANCELLED"
+                raise _client_gone(meter.method) from None
             except asyncio.CancelledError:
                 if _is_cancelled_by_its_caller():
                     code = _why_cancelled(context)
@@ -158,6 +163,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 _log_failure(meter.method, failure, error)
             try:
                 await abort(context, error)
+            except grpc.aio.InternalError:
+                raise _client_gone(meter.method) from None
             finally:
                 code = _code_of(context)
         finally:
@@ -186,6 +193,11 @@ def _is_cancelled_by_its_caller() -> bool:
 def _why_cancelled(context: _Context) -> str:
     left = context.time_remaining()
     return "DEADLINE_EXCEEDED" if left is not None and left <= 0 else "CANCELLED"
+
+
+def _client_gone(method: str) -> asyncio.CancelledError:
+    log.debug("a call's client is gone", extra={"method": method})
+    return asyncio.CancelledError()
 
 
 def _code_of(context: _Context) -> str:

@@ -6,6 +6,8 @@ A failure travels as a status code, its sentence, and trailing metadata, each on
     impala-field    the request's field at fault, percent-encoded UTF-8
     retry-after-ms  whole milliseconds, rounded up
 
+and the error's own hints, as they are.
+
 Classes map with their subclasses: a domain error needs no row. What the wire cannot carry (lone
 surrogates, texts longer than a header may be) is replaced or cut, never a failure of its own.
 """
@@ -74,7 +76,7 @@ def trailers_of(error: ImpalaError) -> tuple[tuple[str, str], ...]:
     if isinstance(error, RetryLater) and error.retry_after_s is not None:
         milliseconds = math.ceil(max(0.0, error.retry_after_s) * 1000)
         trailers.append((RETRY_AFTER_KEY, str(milliseconds)))
-    return tuple(trailers)
+    return (*trailers, *error.hints)
 
 
 def error_of(failure: Exception) -> ImpalaError:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any, NoReturn
-
-import grpc
+from typing import Any
 
 from impala.modelserver.v1 import modelserver_pb2
 from impala.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from libs.errors import InvalidArgument, Unimplemented
 from libs.hashing import HASH_BYTES, unpack
 from libs.records.ledger_message import ledger_message
-from libs.rpc import status_of, trailers_of
 from services.scheduler.app.desk import Granted
 from services.scheduler.app.executor import Progress
 from services.scheduler.app.leader import FleetLeader
@@ -25,7 +22,6 @@ from services.scheduler.core.server import Server
 from services.scheduler.core.step import Step, Window
 
 SERVICE = "impala.scheduler.v1.Scheduler"
-LEADER_KEY = "impala-leader"
 ACKNOWLEDGE_WITHIN_S = 2.0
 WATCH_EVERY_S = 0.25
 TERMINAL = frozenset({"completed", "failed", "expired", "cancelled"})
@@ -42,12 +38,10 @@ class SchedulerApi(scheduler_pb2_grpc.SchedulerServicer):
     ) -> scheduler_pb2.AcquireResponse:
         step = step_of(request, self._scheduler.clock.now())
         fleet = self._scheduler.fleet_of(request.job_id, request.model)
+        leader = await self._scheduler.leader_of(fleet)
         try:
-            leader = await self._scheduler.leader_of(fleet)
             async with asyncio.timeout(self._seconds_until(request.deadline_unix_ms)):
                 granted = await leader.desk.acquire(step)
-        except NotLeader as error:
-            await _point_to_leader(context, error)
         except TimeoutError:
             raise TooLate from None
         return acquire_response(fleet, granted)
@@ -75,10 +69,7 @@ class SchedulerApi(scheduler_pb2_grpc.SchedulerServicer):
         self, request: scheduler_pb2.ReportRequest, context: Context
     ) -> scheduler_pb2.ReportResponse:
         _check_report(request)
-        try:
-            leader = await self._leader_of_member(request.member_id)
-        except NotLeader as error:
-            await _point_to_leader(context, error)
+        leader = await self._leader_of_member(request.member_id)
         _book(leader, request)
         acknowledged = await leader.keeper.acknowledged(request.incarnation, ACKNOWLEDGE_WITHIN_S)
         return scheduler_pb2.ReportResponse(acknowledged=acknowledged)
@@ -110,20 +101,14 @@ class SchedulerApi(scheduler_pb2_grpc.SchedulerServicer):
     async def GetRun(
         self, request: scheduler_pb2.GetRunRequest, context: Context
     ) -> scheduler_pb2.RunProgress:
-        try:
-            return progress_message(await self._scheduler.run_progress(request.run_id))
-        except NotLeader as error:
-            await _point_to_leader(context, error)
+        return progress_message(await self._scheduler.run_progress(request.run_id))
 
     async def WatchRun(
         self, request: scheduler_pb2.GetRunRequest, context: Context
     ) -> AsyncIterator[scheduler_pb2.RunProgress]:
         shown: tuple[object, ...] = ()
         while True:
-            try:
-                progress = await self._scheduler.run_progress(request.run_id)
-            except NotLeader as error:
-                await _point_to_leader(context, error)
+            progress = await self._scheduler.run_progress(request.run_id)
             now = (progress.status, progress.completed, progress.failed, progress.running)
             if now != shown:
                 shown = now
@@ -169,14 +154,6 @@ class SchedulerApi(scheduler_pb2_grpc.SchedulerServicer):
             queued_steps=len(state.waiting),
             active_traces=state.active_traces(),
         )
-
-
-async def _point_to_leader(context: Context, error: NotLeader) -> NoReturn:
-    trailers = trailers_of(error)
-    if error.leader:
-        trailers = (*trailers, (LEADER_KEY, error.leader))
-    await context.abort(status_of(error), error.message, trailers)
-    raise grpc.aio.AbortError  # abort has raised already
 
 
 def step_of(request: scheduler_pb2.AcquireRequest, now: float) -> Step:

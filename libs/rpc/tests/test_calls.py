@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+import grpc
 import pytest
 
 from libs import errors
@@ -57,6 +58,13 @@ async def collect(messages: AsyncIterator[bytes], into: list[bytes]) -> None:
         into.append(message)
 
 
+def _forget_cancellation() -> None:
+    """What a handler decided before its client left is told too late."""
+    task = asyncio.current_task()
+    assert task is not None
+    task.uncancel()
+
+
 class SegmentLost(errors.DataLoss):
     """A domain error of some service, without a row in the table."""
 
@@ -83,6 +91,15 @@ class TestErrors:
         told = await outcome(ResourceExhausted("Full.", "POOL_FULL", retry_after_s=1.25))
         assert isinstance(told, ResourceExhausted)
         assert told.retry_after_s == 1.25
+
+    async def test_hints_are_trailing_metadata(self) -> None:
+        error = Aborted("Lost.", "LOST_RACE")
+        error.hints = (("impala-winner", "10.0.0.1:7071"),)
+        service = raw_service(unary={"Fail": raising(error)})
+        async with serving(service) as rpc, connected(rpc) as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await unary(channel, "Fail")(b"")
+        assert ("impala-winner", "10.0.0.1:7071") in tuple(caught.value.trailing_metadata() or ())
 
     @pytest.mark.parametrize("field", ["тема.поле", "a b/c%d", "\n\r\x00", "x" * 5000, "\ud800"])
     async def test_any_field_name_a_client_can_write_survives_or_is_cut(self, field: str) -> None:
@@ -193,6 +210,33 @@ class TestCancellation:
                     break
             async with asyncio.timeout(10):
                 await stuck.cancelled.wait()
+
+    @pytest.mark.parametrize("kind", ["write", "abort"])
+    async def test_what_cannot_be_told_to_a_client_that_is_gone_is_no_failure_here(
+        self, kind: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        metrics = Metrics()
+        gone, entered = asyncio.Event(), asyncio.Event()
+
+        async def late(request: bytes, _: Any) -> AsyncIterator[bytes]:
+            entered.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                _forget_cancellation()
+            gone.set()
+            if kind == "abort":
+                raise Aborted("Lost.", "LOST")
+            yield b"too late"
+
+        service = raw_service(streaming={"Late": late})
+        async with serving(service, metrics=metrics) as rpc, connected(rpc) as channel:
+            running = streaming(channel, "Late")(b"")
+            await entered.wait()
+            running.cancel()
+            await gone.wait()
+        assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+        assert f'method="/{SERVICE}/Late"}} 0.0' in metrics.text()  # none runs any more
 
     async def test_a_channel_closed_under_a_call_is_an_error_not_a_cancellation(self) -> None:
         stuck = Stuck()

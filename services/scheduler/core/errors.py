@@ -18,6 +18,8 @@ from libs.errors import (
     Unavailable,
 )
 
+LEADER_KEY = "impala-leader"
+
 
 class NoFleet(NotFound):
     def __init__(self, what: str, field: str) -> None:
@@ -43,7 +45,8 @@ class NotLeader(FailedPrecondition):
     def __init__(self, fleet: str, leader: str) -> None:
         where = f"; {leader} does" if leader else " and nobody does yet"
         super().__init__(f"This scheduler does not lead the fleet {fleet}{where}.", "NOT_LEADER")
-        self.leader = leader
+        if leader:
+            self.hints = ((LEADER_KEY, leader),)
 
 
 class QueueFull(ResourceExhausted):
