@@ -19,9 +19,10 @@ from impala.common.v1 import common_pb2
 from impala.modelserver.v1 import modelserver_pb2
 from impala.scheduler.v1 import scheduler_pb2
 from libs.clock import Clock
-from libs.errors import Aborted, Internal
+from libs.errors import Aborted, Internal, InvalidArgument
 from services.router.answer import Answer, Scored
 from services.router.call import BatchOrigin
+from services.router.core.params import field_of
 from services.router.core.responses import FinishReason, TokenLogprob, Usage
 from services.router.meter import Meter
 from services.router.prepare import Prepared, PreparedPrompt
@@ -129,6 +130,16 @@ class _StepRun:
         self._last_at: float | None = None
 
     async def events(self) -> AsyncGenerator[Event, None]:
+        """A field that the engine refuses is told by its name in the request."""
+        try:
+            async with contextlib.aclosing(self._events()) as events:
+                async for event in events:
+                    yield event
+        except InvalidArgument as error:
+            field = field_of(self._prepared.request, error.field)
+            raise InvalidArgument(error.message, error.reason, field) from error
+
+    async def _events(self) -> AsyncGenerator[Event, None]:
         step_id = f"{self._prepared.call.request_id}-{self._number}"
         request = self._step_request()
         usage: Usage | None = None

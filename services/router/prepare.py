@@ -16,6 +16,7 @@ from services.router.core.errors import BadRequest
 from services.router.core.params import (
     GenerationRequest,
     answer_budget,
+    check_bias,
     check_size,
     parse_request,
 )
@@ -120,6 +121,7 @@ class Preparer:
     async def _tokenize(
         self, text_model: TextModel, request: GenerationRequest, info: ModelServerInfo
     ) -> list[Prompt]:
+        check_bias(request, info.vocab_size)
         check_size(request, text_model.longest_token, info.max_context)
         if text_size(request) <= INLINE_CHARS:
             prompts = text_model.prompts(request)

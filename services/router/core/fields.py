@@ -80,8 +80,10 @@ def check_number(name: str, value: object, low: float, high: float) -> float:
 
 def read_bool(body: Body, name: str, default: bool = False) -> bool:
     value = body.get(name)
-    if value is None:
-        return default
+    return default if value is None else check_bool(name, value)
+
+
+def check_bool(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise wrong_type(name, "a boolean", value)
     return value

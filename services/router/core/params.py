@@ -1,24 +1,21 @@
 """Bodies of /v1/chat/completions and /v1/completions as typed requests.
 
-Three kinds of fields besides those that are honoured: such as would change the answer but are not
-supported are refused by name; such as cannot change it (`user`, `store`, `prediction`, ...) are
-accepted and dropped; unknown ones are accepted, as the field's servers do, so that a newer client
-keeps working.
+What happens to fields that are not honoured: `request_fields`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from services.router.core.errors import BadRequest, ContextTooLong
 from services.router.core.fields import (
     Body,
+    check_bool,
     check_int,
     check_list,
     check_number,
-    check_object,
     check_str,
     missing,
     read_bool,
@@ -31,6 +28,12 @@ from services.router.core.fields import (
     wrong_type,
     wrong_value,
 )
+from services.router.core.message_fields import check_message
+from services.router.core.request_fields import (
+    check_chat_fields,
+    check_completion_fields,
+    check_known,
+)
 from services.router.core.tool_fields import read_tool_choice, read_tools
 
 CHAT = "/v1/chat/completions"
@@ -42,6 +45,8 @@ MAX_STOPS = 16
 MAX_STOP_CHARS = 1000
 MAX_TOP_LOGPROBS = 20
 MAX_PROMPTS = 1024
+MAX_CHOICES = 1024
+"""Answers of one request: prompts x n."""
 MAX_MESSAGES = 100_000
 MAX_LOGIT_BIASES = 1024
 MAX_TAG_CHARS = 512
@@ -149,6 +154,26 @@ def _message_size(message: Mapping[str, Any]) -> int:
     return sum(len(text.strip().encode()) for text in texts if isinstance(text, str))
 
 
+def check_bias(request: GenerationRequest, vocab_size: int) -> None:
+    """Raises BadRequest for a biased token that the model does not have."""
+    for token, _ in request.sampling.logit_bias:
+        if token >= vocab_size:
+            wanted = f"token ids below {vocab_size} as keys"
+            raise wrong_value(f"logit_bias.{token}", wanted, token)
+
+
+def field_of(request: GenerationRequest, engine_field: str | None) -> str | None:
+    """The request's own name of a field that the engine refused ("sampling.logit_bias"), None
+    where the request has no such field."""
+    names = {"prompt": request.prompt_field, "n": "n"}
+    names |= {f"sampling.{field.name}": field.name for field in fields(SamplingParams)}
+    names |= {f"stopping.{name}": name for name in ("min_tokens", "ignore_eos")}
+    names["stopping.max_tokens"] = request.max_tokens_field
+    logprobs = "top_logprobs" if request.endpoint == CHAT else "logprobs"
+    names |= dict.fromkeys(("logprobs", "sampling.logprobs"), logprobs)
+    return None if engine_field is None else names.get(engine_field)
+
+
 def answer_budget(request: GenerationRequest, prompt_tokens: int, context: int) -> int:
     """The most tokens one answer may have, at least 1; raises `ContextTooLong`.
 
@@ -167,7 +192,8 @@ def answer_budget(request: GenerationRequest, prompt_tokens: int, context: int) 
 
 
 def _parse_chat(body: Body) -> GenerationRequest:
-    _refuse(body, _CHAT_REFUSALS)
+    check_chat_fields(body)
+    _check_form(body)
     messages = body.get("messages")
     if messages is None:
         raise missing("messages")
@@ -175,7 +201,7 @@ def _parse_chat(body: Body) -> GenerationRequest:
     if not checked:
         raise wrong_value("messages", "at least one message", checked)
     for index, message in enumerate(checked):
-        check_object(f"messages[{index}]", message)
+        check_message(f"messages[{index}]", message)
     tools = read_tools(body)
     logprobs = read_bool(body, "logprobs")
     top = read_int(body, "top_logprobs", 0, MAX_TOP_LOGPROBS)
@@ -194,18 +220,30 @@ def _parse_chat(body: Body) -> GenerationRequest:
 
 
 def _parse_completion(body: Body) -> GenerationRequest:
-    _refuse(body, _COMPLETION_REFUSALS)
+    check_completion_fields(body)
+    _check_form(body)
     top = read_int(body, "logprobs", 0, MAX_TOP_LOGPROBS)
     best_of = read_int(body, "best_of", 1, MAX_N)
     if best_of is not None and best_of != (body.get("n") or 1):
         raise unsupported("best_of", "only the value of 'n' is, which changes nothing")
+    prompts = _prompts(body.get("prompt"))
+    _check_choices(len(prompts), read_int(body, "n", 1, MAX_N) or 1)
     return _request(
         COMPLETIONS,
         body,
-        prompts=_prompts(body.get("prompt")),
+        prompts=prompts,
         logprobs=top is not None,
         top_logprobs=top or 0,
     )
+
+
+def _check_choices(prompts: int, n: int) -> None:
+    if prompts * n > MAX_CHOICES:
+        message = (
+            f"'n' of {n} for {prompts} prompts asks for {prompts * n} answers, but a request may "
+            f"have at most {MAX_CHOICES}: lower 'n', or send fewer prompts at once."
+        )
+        raise BadRequest(message, "n", "too_many_choices")
 
 
 _PARSERS: dict[str, Callable[[Body], GenerationRequest]] = {
@@ -282,14 +320,16 @@ def _logit_bias(body: Body) -> tuple[tuple[int, float], ...]:
     biases = read_object(body, "logit_bias") or {}
     if len(biases) > MAX_LOGIT_BIASES:
         raise wrong_value("logit_bias", f"at most {MAX_LOGIT_BIASES} tokens", len(biases))
-    found = []
+    found: dict[int, float] = {}
     for key, value in biases.items():
         name = f"logit_bias.{key[:20]}"
         is_id = key.isascii() and key.isdigit() and len(key) <= _ID_DIGITS
         if not is_id or int(key) > MAX_INT32:
             raise wrong_value(name, "token ids as keys", key)
-        found.append((int(key), check_number(name, value, -100.0, 100.0)))
-    return tuple(sorted(found))
+        if int(key) in found:
+            raise wrong_value(name, "each token id once", key)
+        found[int(key)] = check_number(name, value, -100.0, 100.0)
+    return tuple(sorted(found.items()))
 
 
 def _stops(value: object) -> tuple[str, ...]:
@@ -334,6 +374,9 @@ def _token_ids(name: str, values: list[Any]) -> tuple[int, ...]:
     return tuple(check_int(f"{name}[{i}]", value, 0, MAX_INT32) for i, value in enumerate(values))
 
 
+_STREAM_OPTIONS = frozenset({"include_usage", "continuous_usage_stats", "include_obfuscation"})
+
+
 def _include_usage(body: Body, stream: bool) -> bool:
     options = read_object(body, "stream_options")
     if options is None:
@@ -341,12 +384,16 @@ def _include_usage(body: Body, stream: bool) -> bool:
     if not stream:
         message = "'stream_options' is only allowed when 'stream' is true."
         raise BadRequest(message, "stream_options", "invalid_value")
-    if read_bool(options, "continuous_usage_stats"):
+    check_known(options, _STREAM_OPTIONS, "stream_options.")
+    given = {
+        name: check_bool(f"stream_options.{name}", value)
+        for name, value in options.items()
+        if value is not None
+    }
+    if given.get("continuous_usage_stats"):
         raise unsupported("stream_options.continuous_usage_stats", "usage comes once, at the end")
-    value = options.get("include_usage")
-    if value is not None and not isinstance(value, bool):
-        raise wrong_type("stream_options.include_usage", "a boolean", value)
-    return bool(value)
+    # `include_obfuscation` asks for padding against an observer of lengths; accepted, not done.
+    return given.get("include_usage", False)
 
 
 def _metadata(body: Body) -> tuple[tuple[str, str], ...]:
@@ -359,56 +406,9 @@ def _metadata(body: Body) -> tuple[tuple[str, str], ...]:
     return tuple(pairs.items())
 
 
-# Fields that would change the answer: name -> (values that ask for nothing, why not).
-_Refusals = dict[str, tuple[tuple[object, ...], str]]
-
-_NEVER: tuple[object, ...] = ()
-_BOTH_REFUSALS: _Refusals = {
-    "guided_json": (_NEVER, "guided decoding is not available yet"),
-    "guided_regex": (_NEVER, "guided decoding is not available yet"),
-    "guided_choice": (_NEVER, "guided decoding is not available yet"),
-    "guided_grammar": (_NEVER, "guided decoding is not available yet"),
-    "structured_outputs": (_NEVER, "guided decoding is not available yet"),
-    "bad_words": (([],), "words cannot be banned"),
-    "stop_token_ids": (([],), "use 'stop' with text"),
-    "include_stop_str_in_output": ((False,), "stop strings are always left out"),
-    "use_beam_search": ((False,), "there is no beam search"),
-    "prompt_logprobs": (_NEVER, "the prompt's tokens have no logprobs"),
-    "truncate_prompt_tokens": (_NEVER, "prompts are never cut"),
-}
-_CHAT_REFUSALS: _Refusals = _BOTH_REFUSALS | {
-    "functions": (([],), "use 'tools'"),
-    "function_call": (("none",), "use 'tool_choice'"),
-    "audio": (_NEVER, "answers are text only"),
-    "modalities": ((["text"],), "answers are text only"),
-    "web_search_options": (_NEVER, "there is no web search"),
-    "reasoning_effort": (("none",), "the models served have no such control"),
-    "verbosity": (("medium",), "the models served have no such control"),
-    "chat_template": (_NEVER, "the model's own template is used"),
-    "chat_template_kwargs": (({},), "the model's own template is used with its defaults"),
-    "documents": (([],), "put documents into messages"),
-    "continue_final_message": ((False,), "answers start a new message"),
-    "add_generation_prompt": ((True,), "answers start a new message"),
-    "echo": ((False,), "answers do not repeat the prompt"),
-}
-_COMPLETION_REFUSALS: _Refusals = _BOTH_REFUSALS | {
-    "suffix": (("",), "there is no insertion"),
-    "echo": ((False,), "answers do not repeat the prompt"),
-    "prompt_embeds": (_NEVER, "prompts are text or token ids"),
-}
-
-
-def _refuse(body: Body, refusals: _Refusals) -> None:
-    for name, (harmless, why) in refusals.items():
-        value = body.get(name)
-        if value is not None and not any(_same(value, other) for other in harmless):
-            raise unsupported(name, why)
+def _check_form(body: Body) -> None:
     form = read_object(body, "response_format")
     if form is not None and form.get("type") != "text":
         if form.get("type") not in ("json_object", "json_schema"):
             raise wrong_value("response_format.type", "'text'", form.get("type"))
         raise unsupported("response_format", f"{form['type']} is not supported yet, only 'text' is")
-
-
-def _same(value: object, other: object) -> bool:
-    return type(value) is type(other) and value == other

@@ -7,6 +7,7 @@ from typing import Any
 from services.router.core.errors import BadRequest
 from services.router.core.fields import (
     Body,
+    check_bool,
     check_object,
     check_str,
     missing,
@@ -65,4 +66,6 @@ def _tool(name: str, value: object) -> dict[str, Any]:
         check_str(f"{name}.function.description", function["description"], MAX_DESCRIPTION_CHARS)
     if function.get("parameters") is not None:
         check_object(f"{name}.function.parameters", function["parameters"])
+    if function.get("strict") is not None:
+        check_bool(f"{name}.function.strict", function["strict"])
     return tool

@@ -6,17 +6,30 @@ import pickle
 from typing import Any
 
 import pytest
+from openai.types.chat.completion_create_params import CompletionCreateParamsBase as ChatParams
+from openai.types.completion_create_params import CompletionCreateParamsBase as CompletionParams
 
 from libs.errors import InvalidArgument
 from services.router.core.errors import BadRequest, ContextTooLong
 from services.router.core.params import (
     CHAT,
     COMPLETIONS,
+    MAX_CHOICES,
     GenerationRequest,
     SamplingParams,
     answer_budget,
+    check_bias,
     check_size,
+    field_of,
     parse_request,
+)
+from services.router.core.request_fields import (
+    CHAT_IGNORED,
+    CHAT_REFUSALS,
+    CHAT_USED,
+    COMPLETION_IGNORED,
+    COMPLETION_REFUSALS,
+    COMPLETION_USED,
 )
 
 USER = {"role": "user", "content": "hi"}
@@ -96,8 +109,35 @@ def test_null_is_the_same_as_absent() -> None:
     assert chat(**dict.fromkeys(names)) == chat()
 
 
-def test_unknown_and_harmless_fields_are_accepted() -> None:
-    assert chat(store=True, prediction={}, safety_identifier="s", brand_new=[1]) == chat()
+def test_harmless_fields_are_accepted() -> None:
+    assert chat(store=True, prediction={}, safety_identifier="s", include_reasoning=False) == chat()
+
+
+@pytest.mark.parametrize("parse", [chat, completion])
+@pytest.mark.parametrize("value", [1, None, {}])
+def test_an_unknown_field_is_refused_in_openais_words(parse: Any, value: object) -> None:
+    with pytest.raises(BadRequest) as caught:
+        parse(temprature=value)
+    error = caught.value
+    assert error.message == "Unrecognized request argument supplied: temprature"
+    assert (error.param, error.code) == ("temprature", "unknown_parameter")
+
+
+def test_a_field_of_the_other_endpoint_is_unknown() -> None:
+    with pytest.raises(BadRequest, match="Unrecognized request argument supplied: prompt"):
+        chat(prompt="hi")
+    with pytest.raises(BadRequest, match="Unrecognized request argument supplied: messages"):
+        completion(messages=[USER])
+
+
+def test_every_field_of_the_official_client_is_known() -> None:
+    for params, used, ignored, refused in (
+        (ChatParams, CHAT_USED, CHAT_IGNORED, CHAT_REFUSALS),
+        (CompletionParams, COMPLETION_USED, COMPLETION_IGNORED, COMPLETION_REFUSALS),
+    ):
+        known = [*used, *ignored, *refused]
+        assert len(known) == len(set(known))
+        assert set(params.__annotations__) <= set(known)
 
 
 def test_requests_for_what_happens_anyway_are_accepted() -> None:
@@ -140,6 +180,7 @@ def test_requests_for_what_happens_anyway_are_accepted() -> None:
         ({"logit_bias": {"x": 1}}, "logit_bias.x", "invalid_value"),
         ({"logit_bias": {"5": 101}}, "logit_bias.5", "invalid_value"),
         ({"logit_bias": []}, "logit_bias", "invalid_type"),
+        ({"logit_bias": {"1": 1, "01": 2}}, "logit_bias.01", "invalid_value"),
         ({"logprobs": 3}, "logprobs", "invalid_type"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "invalid_value"),
         ({"top_logprobs": 2}, "top_logprobs", "invalid_value"),
@@ -172,6 +213,77 @@ def test_a_bad_field_is_named(fields: dict[str, Any], param: str, code: str) -> 
     assert (error.param, error.code, error.status) == (param, code, 400)
     assert param in error.message
     assert error.envelope()["error"].keys() == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ({"name": 5}, "name"),
+        ({"tool_call_id": []}, "tool_call_id"),
+        ({"refusal": False}, "refusal"),
+        ({"reasoning_content": {}}, "reasoning_content"),
+        ({"tool_calls": "x"}, "tool_calls"),
+        ({"tool_calls": [5]}, "tool_calls[0]"),
+        ({"tool_calls": [{"id": 5}]}, "tool_calls[0].id"),
+        ({"tool_calls": [{"type": "custom"}]}, "tool_calls[0].type"),
+    ],
+)
+def test_a_messages_optional_fields_have_types(message: dict[str, Any], param: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        chat(messages=[USER, USER | message])
+    assert caught.value.param == f"messages[1].{param}"
+
+
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"include_usage": 1}, "stream_options.include_usage"),
+        ({"include_obfuscation": "x"}, "stream_options.include_obfuscation"),
+        ({"continuous_usage_stats": True}, "stream_options.continuous_usage_stats"),
+        ({"usage": True}, "stream_options.usage"),
+    ],
+)
+def test_stream_options_are_checked_by_name(options: dict[str, Any], param: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        chat(stream=True, stream_options=options)
+    assert caught.value.param == param
+
+
+def test_prompts_times_n_is_bounded() -> None:
+    most = ["x"] * (MAX_CHOICES // 16)
+    assert completion(prompt=most, n=16).n == 16
+    with pytest.raises(BadRequest, match=f"at most {MAX_CHOICES}") as caught:
+        completion(prompt=[*most, "x"], n=16)
+    assert (caught.value.param, caught.value.code) == ("n", "too_many_choices")
+
+
+@pytest.mark.parametrize(
+    ("engine", "field"),
+    [
+        ("sampling.logit_bias", "logit_bias"),
+        ("sampling.top_p", "top_p"),
+        ("sampling.logprobs", "top_logprobs"),
+        ("stopping.max_tokens", "max_completion_tokens"),
+        ("stopping.min_tokens", "min_tokens"),
+        ("prompt", "messages"),
+        ("n", "n"),
+        ("account_salt", None),
+        (None, None),
+    ],
+)
+def test_a_field_of_the_engine_has_its_name_in_the_request(
+    engine: str | None, field: str | None
+) -> None:
+    assert field_of(chat(max_completion_tokens=5), engine) == field
+    assert field_of(completion(logprobs=1), "logprobs") == "logprobs"
+
+
+@pytest.mark.parametrize("token", [10, 99])
+def test_a_bias_is_for_a_token_that_exists(token: int) -> None:
+    check_bias(chat(logit_bias={"9": 1}), 10)
+    with pytest.raises(BadRequest) as caught:
+        check_bias(chat(logit_bias={"9": 1, str(token): 1}), 10)
+    assert caught.value.param == f"logit_bias.{token}"
 
 
 @pytest.mark.parametrize(

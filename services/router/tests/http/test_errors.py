@@ -82,6 +82,8 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"stop": [""]}, "stop[0]", "invalid_value"),
     ({"max_tokens": 4096}, "messages", "context_length_exceeded"),
     ({"n": 0}, "n", "invalid_value"),
+    ({"logit_bias": {"99999": 1}}, "logit_bias.99999", "invalid_value"),
+    ({"temprature": 1}, "temprature", "unknown_parameter"),
 ]
 
 
@@ -129,7 +131,7 @@ async def test_what_the_engine_refuses_reaches_the_client_with_its_field(stage: 
         "/v1/chat/completions", json={"model": MODEL, "messages": ASK, "stream": True}
     )
     assert answer.status_code == 400
-    assert envelope(answer)["param"] == "sampling.logit_bias"
+    assert envelope(answer)["param"] == "logit_bias"
     assert len(stage.server.requests) == 1
 
 
