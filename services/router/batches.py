@@ -18,6 +18,7 @@ from libs.cluster.ops import Compare, Get, Put
 from libs.records import keys
 from libs.records.batch import TERMINAL, BatchRecord, FileRecord, RunRecord
 from services.router.core.errors import BadRequest
+from services.router.core.paging import check_after
 from services.router.core.params import CHAT, COMPLETIONS
 from services.router.core.windows import completion_window_s
 from services.router.domain_errors import BatchEnded, NoSuchBatch, NoSuchJob
@@ -156,7 +157,8 @@ class Batches:
         return stored
 
     async def page(self, account: str, *, limit: int, after: str) -> BatchPage:
-        """Newest first."""
+        """Newest first. Raises BadRequest naming `after`."""
+        after = check_after(after, "batch_")
         page = await list_page(
             self._client, keys.batches_of(account), BatchRecord, limit=limit, after=after
         )

@@ -18,6 +18,8 @@ from libs.records import keys
 from libs.records.batch import FileRecord
 from services.router.core.batch_file import NotUtf8, Utf8Validator
 from services.router.core.errors import BadRequest
+from services.router.core.fields import check_int, missing, wrong_type, wrong_value
+from services.router.core.paging import check_after
 from services.router.domain_errors import FileInUse, NoSuchFile
 from services.router.identity import Maker
 from services.router.records import Page, Stored, encode, list_page, load
@@ -76,12 +78,13 @@ class Files:
     async def page(
         self, account: str, *, limit: int, after: str, newest_first: bool, purpose: str
     ) -> Page[FileRecord]:
+        """Raises BadRequest naming `after`."""
         return await list_page(
             self._client,
             keys.files_of(account),
             FileRecord,
             limit=limit,
-            after=after,
+            after=check_after(after, "file-"),
             newest_first=newest_first,
             keep=lambda file: (
                 (not purpose or file.purpose == purpose) and not has_expired(file, self._maker)
@@ -214,21 +217,31 @@ def too_large(limit: int) -> BadRequest:
     return BadRequest(f"The file is larger than {limit} bytes.", "file", "file_too_large")
 
 
-def parse_expiry(anchor: str | None, seconds: object) -> int | None:
-    """`expires_after`: seconds after creation; None where the client gave none."""
+def parse_expiry(field: str, anchor: object, seconds: object) -> int:
+    """Seconds after creation. `field` is what holds the two: "expires_after"."""
+    if anchor is None:
+        raise missing(f"{field}.anchor")
+    if not isinstance(anchor, str):
+        raise wrong_type(f"{field}.anchor", "a string", anchor)
+    if anchor != "created_at":
+        raise wrong_value(f"{field}.anchor", "'created_at'", anchor)
+    if seconds is None:
+        raise missing(f"{field}.seconds")
+    return check_int(f"{field}.seconds", seconds, *EXPIRY_RANGE_S)
+
+
+def form_expiry(anchor: str | None, seconds: str | None) -> int | None:
+    """As `parse_expiry`, of a form, where all is text; None where neither is given."""
     if anchor is None and seconds is None:
         return None
-    if anchor != "created_at":
-        raise BadRequest("'expires_after.anchor' must be \"created_at\".", "expires_after.anchor")
-    low, high = EXPIRY_RANGE_S
-    is_number = isinstance(seconds, str) and seconds.isdecimal() and len(seconds) < _MAX_DIGITS
-    value = int(seconds) if is_number else seconds  # type: ignore[call-overload]
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise BadRequest(
-            f"'expires_after.seconds' must be an integer from {low} to {high}.",
-            "expires_after.seconds",
-        )
-    return value
+    is_number = seconds is not None and seconds.isdecimal() and len(seconds) <= _MAX_DIGITS
+    value = int(seconds) if is_number and seconds is not None else seconds
+    return parse_expiry("expires_after", anchor, value)
+
+
+def check_expiry_s(field: str, seconds: float) -> int | None:
+    """Of a message, where 0 is none; whole seconds."""
+    return check_int(field, seconds, *EXPIRY_RANGE_S) if seconds else None
 
 
 def _check_id(file_id: str, field: str) -> None:

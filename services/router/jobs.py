@@ -13,6 +13,7 @@ from libs.cluster.ops import Compare, Delete, Put
 from libs.cluster.view import View
 from libs.records import keys
 from libs.records.batch import TERMINAL, BatchRecord, Job
+from services.router.core.paging import bad_after
 from services.router.domain_errors import JobInUse, NoSuchJob
 from services.router.idempotency import Once
 from services.router.identity import Maker
@@ -24,6 +25,10 @@ def _read(entry: Entry) -> Job:
         return decode(entry, Job)
     except msgspec.DecodeError as error:
         raise RecordUnreadable(f"{entry.key} is not a job: {error}") from error
+
+
+def _order(job: Job) -> tuple[int, str]:
+    return job.created_at, job.id
 
 
 class Jobs:
@@ -117,13 +122,19 @@ class Jobs:
     def of_account(self, account: str) -> list[Job]:
         """Newest first."""
         own = [job for job in self._view.all().values() if job.account == account]
-        return sorted(own, key=lambda job: (job.created_at, job.id), reverse=True)
+        return sorted(own, key=_order, reverse=True)
 
-    def page(self, account: str, *, limit: int, after: str) -> Page[Job]:
-        """A page of `of_account`; empty after an id that does not exist."""
-        jobs = self.of_account(account)
-        at = next((i + 1 for i, job in enumerate(jobs) if job.id == after), len(jobs))
-        rest = jobs[at:] if after else jobs
+    async def page(self, account: str, *, limit: int, after: str) -> Page[Job]:
+        """A page of `of_account`. Raises BadRequest naming `after` for a job that is not there:
+        ids do not tell where it was."""
+        rest = self.of_account(account)
+        if after:
+            try:
+                # From etcd: another router's page may end with a job that is not in view here yet.
+                last = await self.load(account, after)
+            except NoSuchJob:
+                raise bad_after(after) from None
+            rest = [job for job in rest if _order(job) < _order(last)]
         return Page(rest[:limit], len(rest) > limit)
 
     async def delete(self, account: str, job_id: str) -> None:

@@ -9,6 +9,7 @@ from libs.cluster.entry import Entry
 from libs.cluster.ops import Get
 from libs.records import keys
 from libs.records.batch import BatchRecord, RunRecord
+from services.router.core.paging import check_after
 from services.router.domain_errors import NoSuchRun
 from services.router.records import decode, list_page, load
 from services.router.views import batch_status
@@ -41,13 +42,13 @@ class Runs:
         return (await self._with_status([stored.record]))[0]
 
     async def page(self, account: str, *, limit: int, after: str, job_id: str) -> RunPage:
-        """Newest first; of one job if it is named."""
+        """Newest first; of one job if it is named. Raises BadRequest naming `after`."""
         page = await list_page(
             self._client,
             keys.RUNS,
             RunRecord,
             limit=limit,
-            after=after,
+            after=check_after(after, "run-"),
             keep=lambda run: run.account == account and (not job_id or run.job_id == job_id),
         )
         return RunPage(await self._with_status(page.records), page.has_more)

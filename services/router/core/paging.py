@@ -8,6 +8,7 @@ from typing import Any
 
 from services.router.core.errors import BadRequest
 
+_SHOWN_CHARS = 80
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 
 
@@ -37,6 +38,29 @@ def parse_limit(text: str | None, default: int, maximum: int) -> int:
             "integer_below_min_value",
         )
     return value
+
+
+_TIME_ORDERED = re.compile(r"[0-9a-f]{28}")
+
+
+def check_after(after: str, prefix: str) -> str:
+    """The cursor of a listing in the order of ids: "" or an id with `prefix`.
+
+    The object may be gone by now; a page goes on after its place. Raises BadRequest for what can
+    be no id, instead of answering the page that some text happens to sort before.
+    """
+    if after and not (after.startswith(prefix) and _TIME_ORDERED.fullmatch(after[len(prefix) :])):
+        raise bad_after(after)
+    return after
+
+
+def bad_after(after: str) -> BadRequest:
+    return BadRequest(
+        f"Invalid 'after': {after[:_SHOWN_CHARS]!r} is not the id of an object in this list. Give "
+        "the last id of the page before.",
+        "after",
+        "invalid_value",
+    )
 
 
 def list_envelope(items: Sequence[dict[str, Any]], has_more: bool) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 
 from impala.router.v1 import router_pb2, router_pb2_grpc
 from services.router.batches import NewBatch
-from services.router.files import parse_expiry
+from services.router.files import check_expiry_s
 from services.router.grpc_api.calling import Context, account_of, as_status, page_limit
 from services.router.grpc_api.messages import batch_message, page_info
 from services.router.parts import Parts
@@ -21,15 +21,14 @@ class BatchesApi(router_pb2_grpc.BatchesServicer):
         self, request: router_pb2.CreateBatchRequest, context: Context
     ) -> router_pb2.Batch:
         with as_status():
-            expires = request.output_expires_after_s
             new = NewBatch(
                 input_file_id=request.input_file_id,
                 endpoint=request.endpoint,
                 completion_window=request.completion_window,
                 job_id=request.job_id,
                 metadata=dict(request.metadata) or None,
-                output_expires_after_s=(
-                    parse_expiry("created_at", round(expires)) if expires else None
+                output_expires_after_s=check_expiry_s(
+                    "output_expires_after_s", request.output_expires_after_s
                 ),
                 idempotency_key=request.idempotency_key,
             )

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 
 from impala.router.v1 import router_pb2, router_pb2_grpc
 from libs.errors import InvalidArgument
-from services.router.files import parse_expiry
+from services.router.files import check_expiry_s
 from services.router.grpc_api.calling import Context, account_of, as_status, page_limit
 from services.router.grpc_api.messages import file_message, page_info
 from services.router.parts import Parts
@@ -26,11 +26,7 @@ class FilesApi(router_pb2_grpc.FilesServicer):
             if first is None or first.WhichOneof("part") != "start":
                 raise InvalidArgument("The first message must be `start`.", "NO_START", "start")
             start = first.start
-            expires = (
-                parse_expiry("created_at", round(start.expires_after_s))
-                if start.expires_after_s
-                else None
-            )
+            expires = check_expiry_s("start.expires_after_s", start.expires_after_s)
             self._parts.files.check_purpose(start.purpose)
             async with await self._parts.files.begin(account) as upload:
                 async for message in request_iterator:

@@ -54,7 +54,7 @@ class JobsApi(router_pb2_grpc.JobsServicer):
         self, request: router_pb2.ListJobsRequest, context: Context
     ) -> router_pb2.ListJobsResponse:
         with as_status():
-            page = self._parts.jobs.page(
+            page = await self._parts.jobs.page(
                 account_of(self._parts, context),
                 limit=page_limit(request.page.limit),
                 after=request.page.after,

@@ -11,6 +11,7 @@ from starlette.routing import Route
 from services.router.batches import BatchState, NewBatch
 from services.router.core.fields import missing, read_object, wrong_type
 from services.router.core.paging import list_envelope, parse_limit
+from services.router.core.request_fields import check_known, check_tags
 from services.router.files import parse_expiry
 from services.router.http.auth import account_of
 from services.router.http.body import read_json
@@ -18,6 +19,18 @@ from services.router.parts import Parts
 from services.router.views import batch_view
 
 DEFAULT_PAGE, MAX_PAGE = 20, 100
+_EXPIRES = "output_expires_after"
+_FIELDS = frozenset(
+    {
+        "input_file_id",
+        "endpoint",
+        "completion_window",
+        "job_id",
+        "metadata",
+        "tags",
+        _EXPIRES,
+    }
+)
 
 
 class BatchRoutes:
@@ -65,19 +78,25 @@ class BatchRoutes:
 
 
 def new_batch(body: dict[str, Any], idempotency_key: str) -> NewBatch:
-    """Checks types; the values are checked where the batch is made."""
-    expires = read_object(body, "output_expires_after")
+    """Checks names and types; the values are checked where the batch is made."""
+    check_known(body, _FIELDS)
+    if body.get("tags") is not None:
+        check_tags("tags", body["tags"])
+    expires = read_object(body, _EXPIRES)
     return NewBatch(
         input_file_id=_text(body, "input_file_id"),
         endpoint=_text(body, "endpoint"),
         completion_window=_text(body, "completion_window"),
         job_id=_text(body, "job_id", required=False),
         metadata=body.get("metadata"),
-        output_expires_after_s=(
-            None if expires is None else parse_expiry(expires.get("anchor"), expires.get("seconds"))
-        ),
+        output_expires_after_s=None if expires is None else _expiry(expires),
         idempotency_key=idempotency_key,
     )
+
+
+def _expiry(given: dict[str, Any]) -> int:
+    check_known(given, frozenset({"anchor", "seconds"}), f"{_EXPIRES}.")
+    return parse_expiry(_EXPIRES, given.get("anchor"), given.get("seconds"))
 
 
 def _text(body: dict[str, Any], name: str, *, required: bool = True) -> str:

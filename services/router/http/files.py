@@ -13,13 +13,15 @@ from libs.records.batch import FileRecord
 from services.router.core.errors import BadRequest
 from services.router.core.fields import missing
 from services.router.core.paging import list_envelope, parse_limit
-from services.router.files import Upload, parse_expiry
+from services.router.core.request_fields import unknown
+from services.router.files import Upload, form_expiry
 from services.router.http.auth import account_of
 from services.router.http.multipart import FieldPart, FileChunk, FileStart, parse_multipart
 from services.router.parts import Parts
 from services.router.views import file_view
 
 MAX_PAGE = 10_000
+_FIELDS = frozenset({"purpose", "expires_after[anchor]", "expires_after[seconds]"})
 _DRAIN_BYTES = 1 << 30
 
 
@@ -98,6 +100,8 @@ async def _receive(content_type: str, body: AsyncIterator[bytes], upload: Upload
     async for event in parse_multipart(content_type, body):
         match event:
             case FieldPart(name, value):
+                if name not in _FIELDS:
+                    raise unknown(name)
                 form.fields[name] = value
             case FileStart(name, filename):
                 if name != "file" or form.filename is not None:
@@ -109,7 +113,7 @@ async def _receive(content_type: str, body: AsyncIterator[bytes], upload: Upload
         raise missing("file")
     if "purpose" not in form.fields:
         raise missing("purpose")
-    expires = parse_expiry(
+    expires = form_expiry(
         form.fields.get("expires_after[anchor]"), form.fields.get("expires_after[seconds]")
     )
     return await upload.finish(form.filename or "upload", form.fields["purpose"], expires)

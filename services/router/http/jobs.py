@@ -12,6 +12,7 @@ from libs.records.batch import Job
 from services.router.batches import check_metadata
 from services.router.core.fields import check_number, missing, read_str
 from services.router.core.paging import list_envelope, parse_limit
+from services.router.core.request_fields import check_known
 from services.router.http.auth import account_of
 from services.router.http.body import read_json
 from services.router.parts import Parts
@@ -20,6 +21,7 @@ from services.router.views import job_view, run_view
 DEFAULT_PAGE, MAX_PAGE = 100, 10_000
 MAX_NAME_CHARS = 512
 MAX_PRICE = 1e6
+_FIELDS = frozenset({"model", "name", "price_per_engine_hour", "metadata"})
 
 
 class JobRoutes:
@@ -39,6 +41,7 @@ class JobRoutes:
     async def create(self, request: Request) -> Response:
         account = account_of(self._parts, request)
         body = await read_json(request)
+        check_known(body, _FIELDS)
         model = read_str(body, "model", MAX_NAME_CHARS)
         if not model:
             raise missing("model")
@@ -59,7 +62,7 @@ class JobRoutes:
     async def page(self, request: Request) -> Response:
         account = account_of(self._parts, request)
         query = request.query_params
-        page = self._parts.jobs.page(
+        page = await self._parts.jobs.page(
             account,
             limit=parse_limit(query.get("limit"), DEFAULT_PAGE, MAX_PAGE),
             after=query.get("after") or "",

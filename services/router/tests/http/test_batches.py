@@ -192,7 +192,6 @@ async def test_a_cancel_after_the_end_is_one_409(stage: Stage, status: str) -> N
         ({"endpoint": "/v1/embeddings"}, "endpoint"),
         ({"metadata": {"k": 5}}, "metadata.k"),
         ({"metadata": {str(i): "" for i in range(17)}}, "metadata"),
-        ({"output_expires_after": {"anchor": "created_at", "seconds": 1}}, "expires_after.seconds"),
     ],
 )
 async def test_a_field_that_is_wrong_is_400_at_once(
