@@ -82,9 +82,9 @@ class _Lines:
     the router's machine is gone."""
 
     def __init__(self, stub: router_pb2_grpc.BatchWorkerAsyncStub, ask: ExecuteAsk) -> None:
-        self._requests: asyncio.Queue[router_pb2.ExecuteRequest] = asyncio.Queue()
-        self._requests.put_nowait(router_pb2.ExecuteRequest(start=_start(ask)))
-        self._call = stub.Execute(self._sent())
+        self._requests = _Requests()
+        self._requests.put(router_pb2.ExecuteRequest(start=_start(ask)))
+        self._call = stub.Execute(self._requests)
 
     async def connected(self) -> None:
         """Returns once the router is reached: a dead one must not be handed lines."""
@@ -98,10 +98,10 @@ class _Lines:
 
     def send(self, lines: Sequence[Line]) -> None:
         refs = [router_pb2.LineRef(line=x.line, offset=x.offset, length=x.length) for x in lines]
-        self._requests.put_nowait(router_pb2.ExecuteRequest(lines=refs))
+        self._requests.put(router_pb2.ExecuteRequest(lines=refs))
 
     def cancel(self, lines: Sequence[int]) -> None:
-        self._requests.put_nowait(router_pb2.ExecuteRequest(cancel_lines=lines))
+        self._requests.put(router_pb2.ExecuteRequest(cancel_lines=lines))
 
     async def answers(self) -> AsyncIterator[list[LineAnswer]]:
         try:
@@ -118,10 +118,32 @@ class _Lines:
 
     def close(self) -> None:
         self._call.cancel()
+        self._requests.end()
 
-    async def _sent(self) -> AsyncIterator[router_pb2.ExecuteRequest]:
-        while True:
-            yield await self._requests.get()
+
+class _Requests:
+    """What is sent on a stream, in order. grpc.aio reads it in a task that it cancels with a call
+    that runs, but forgets with one that has ended: `end` lets that task come to its own end. It is
+    no generator, because one that is suspended would be closed by the garbage collector."""
+
+    def __init__(self) -> None:
+        self._waiting: asyncio.Queue[router_pb2.ExecuteRequest | None] = asyncio.Queue()
+
+    def put(self, request: router_pb2.ExecuteRequest) -> None:
+        self._waiting.put_nowait(request)
+
+    def end(self) -> None:
+        """Nothing more is sent; what was put before may or may not be."""
+        self._waiting.put_nowait(None)
+
+    def __aiter__(self) -> _Requests:
+        return self
+
+    async def __anext__(self) -> router_pb2.ExecuteRequest:
+        request = await self._waiting.get()
+        if request is None:
+            raise StopAsyncIteration
+        return request
 
 
 def _start(ask: ExecuteAsk) -> router_pb2.ExecuteStart:
