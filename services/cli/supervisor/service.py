@@ -7,15 +7,14 @@ import contextlib
 import os
 import signal
 import sys
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from services.cli.core.supervision import Unit
+from services.cli.supervisor.log import Log
 
 TETHER = Path(__file__).with_name("tether.py")
-LOG_TAIL_BYTES = 8192
 
 Probe = Callable[[], Awaitable[bool]]
 """Whether the service can do its work now; False as well when it is not there."""
@@ -32,31 +31,6 @@ class Service:
     ports: Mapping[str, int]
     probe: Probe
     env: Mapping[str, str] = field(default_factory=dict)
-
-
-class Log:
-    """The file that a service's output goes to. The file of the start before is kept beside it."""
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self.path = folder / f"{name}.log"
-
-    def rotate(self) -> None:
-        if self.path.exists():
-            self.path.replace(self.path.with_suffix(".log.1"))
-
-    def note(self, text: str) -> None:
-        """A line of the supervisor's own."""
-        clock = time.strftime("%H:%M:%S")
-        with self.path.open("a") as file:
-            file.write(f"{clock} -- {text}\n")
-
-    def tail(self) -> list[str]:
-        """The last lines, without the supervisor's."""
-        with contextlib.suppress(FileNotFoundError), self.path.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
-            lines = file.read().decode(errors="replace").splitlines()
-            return [line for line in lines if line.strip() and line[9:11] != "--"]
-        return []
 
 
 async def spawn(service: Service, log: Log) -> asyncio.subprocess.Process:

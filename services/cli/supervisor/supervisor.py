@@ -7,6 +7,7 @@ it through one queue. Timers are the queue's timeout.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -24,9 +25,11 @@ from services.cli.core.supervision import (
     Supervision,
     Terminate,
 )
-from services.cli.supervisor.service import Log, Service, send, spawn
+from services.cli.supervisor.log import MOST_BYTES, Log
+from services.cli.supervisor.service import Service, send, spawn
 
 PROBE_FIRST_S, PROBE_LONGEST_S = 0.05, 0.4
+BOUND_LOGS_EVERY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +97,14 @@ class Supervisor:
         *,
         backoff: Backoff | None = None,
         on_news: Callable[[Happened], None] = lambda _: None,
+        log_bytes: int = MOST_BYTES,
+        bound_logs_every_s: float = BOUND_LOGS_EVERY_S,
         now: Callable[[], float] = time.monotonic,
         unix_s: Callable[[], float] = time.time,
     ) -> None:
-        """logs: folder of the services' logs. on_news is called after every change of state."""
+        """logs: folder of the services' logs. on_news is called after every change of state.
+        log_bytes: of each log; looked at every so many seconds, so that one that grows fast may be
+        longer for so long."""
         self._services = {each.unit.name: each for each in services}
         self._logs = {name: Log(logs, name) for name in self._services}
         self._backoff = backoff or Backoff()
@@ -106,6 +113,8 @@ class Supervisor:
         self._started: dict[str, int] = {}
         self._events: asyncio.Queue[_Event] = asyncio.Queue()
         self._on_news = on_news
+        self._log_bytes = log_bytes
+        self._bound_logs_every_s = bound_logs_every_s
         self._now = now
         self._unix_s = unix_s
         self.settled = asyncio.Event()
@@ -137,13 +146,15 @@ class Supervisor:
 
     async def run(self) -> None:
         """Until everything has ended after a stop or a failure. A cancellation kills all first."""
-        for log in self._logs.values():
-            log.rotate()
+        bounding = asyncio.create_task(self._bound_logs())
         try:
+            for log in self._logs.values():
+                log.rotate()
             await self._perform(self._core.begin())
             while not self._core.finished:
                 await self._perform(await self._next())
         finally:
+            bounding.cancel()
             await self._clear()
             self.ended.set()
 
@@ -219,6 +230,13 @@ class Supervisor:
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, PROBE_LONGEST_S)
         self._events.put_nowait(_Ready(name, pid))
+
+    async def _bound_logs(self) -> None:
+        while True:
+            await asyncio.sleep(self._bound_logs_every_s)
+            for log in self._logs.values():
+                with contextlib.suppress(OSError):
+                    await asyncio.to_thread(log.bound, self._log_bytes)
 
     async def _clear(self) -> None:
         """Leaves no process and no task behind."""

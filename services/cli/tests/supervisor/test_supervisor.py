@@ -14,11 +14,18 @@ from pathlib import Path
 import psutil
 
 from services.cli.core.supervision import Phase
-from services.cli.supervisor.service import Log, Service
+from services.cli.supervisor.log import Log
+from services.cli.supervisor.service import Service
 from services.cli.supervisor.supervisor import Happened, Supervisor
 from services.cli.tests.eventually import eventually, soon
 from services.cli.tests.supervisor.small import QUICK, service, three
 
+TALK = """
+import sys, time
+while True:
+    print("x" * 1000, flush=True)
+    time.sleep(0.001)
+"""
 SAY_WHY = "import sys; print('leap: There is no model.', file=sys.stderr); sys.exit(1)"
 
 
@@ -129,3 +136,17 @@ def test_nothing_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
         parent.kill()
     soon(lambda: not any(is_alive(pid) for pid in pids), "the end of the children")
     assert not (tmp_path / "order").exists()
+
+
+async def test_the_logs_of_a_talker_are_bounded_while_it_runs(tmp_path: Path) -> None:
+    talker = service(tmp_path, "t", program=TALK)
+    supervisor = Supervisor([talker], tmp_path, log_bytes=50_000, bound_logs_every_s=0.02)
+    running = asyncio.create_task(supervisor.run())
+    log = supervisor.log_of("t")
+    try:
+        await eventually(log.before.exists, "a full log")
+        await eventually(lambda: 0 < log.path.stat().st_size < 50_000, "a new one")
+        assert log.before.stat().st_size > 50_000
+    finally:
+        supervisor.kill()
+        await running
