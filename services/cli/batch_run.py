@@ -78,7 +78,7 @@ async def fetch(client: Client, batch: Batch, output: Path, errors: Path) -> Fet
 
 async def download(client: Client, file_id: str | None, path: Path) -> None:
     """Whole or not at all; an empty file for None."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
+    fresh = _fresh(path)
     try:
         with fresh.open("wb") as file:
             if file_id:
@@ -88,7 +88,23 @@ async def download(client: Client, file_id: str | None, path: Path) -> None:
     except OSError as error:
         raise CliError(f"{path} cannot be written: {error.strerror}.") from error
     finally:
-        fresh.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            fresh.unlink(missing_ok=True)
+
+
+def check_writable(path: Path) -> None:
+    """That `download` can make a file there. Raises CliError."""
+    probe = _fresh(path)
+    try:
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise CliError(f"{path} cannot be written: {error.strerror}.") from error
+
+
+def _fresh(path: Path) -> Path:
+    """Beside it, so that it can take its name in one step."""
+    return path.with_name(f".{path.name}.{os.getpid()}.new")
 
 
 def observe(meter: Meter, batch: Batch) -> Progress:

@@ -25,6 +25,15 @@ MOST_JOBS = 10_000
 """What one page may have at most."""
 
 
+LISTS = {
+    "batch_not_found": "impala batch list",
+    "file_not_found": "impala files list",
+    "job_not_found": "impala jobs list",
+    "run_not_found": "impala runs list",
+}
+"""Where to look for what an error code says is not there."""
+
+
 class Model(TypedDict, total=False):
     id: Required[str]
 
@@ -295,5 +304,8 @@ def _api_error(response: httpx.Response) -> ApiError:
     envelope = (_object(response) or {}).get("error")
     if not isinstance(envelope, dict):
         envelope = {}
-    message = envelope.get("message") or f"{response.url} answered {response.status_code}."
-    return ApiError(str(message), response.status_code, str(envelope.get("code") or ""))
+    message = str(envelope.get("message") or f"{response.url} answered {response.status_code}.")
+    code = str(envelope.get("code") or "")
+    if code in LISTS:
+        message = f"{message.rstrip('.')}: '{LISTS[code]}' shows those that there are."
+    return ApiError(message, response.status_code, code)

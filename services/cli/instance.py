@@ -17,6 +17,7 @@ from libs.demo.cache import cache_dir
 from libs.demo.etcd import EtcdNotFound, resolve_etcd
 from libs.models.resolve import resolve_model
 from services.cli.client import Client, Job
+from services.cli.core.reason import reason_of
 from services.cli.errors import INTERRUPTED, ApiError, CliError, NotReachable
 from services.cli.launch import Launch, Settings, plan
 from services.cli.state_dir import Instance, ServiceInfo, StateDir
@@ -115,7 +116,13 @@ class LocalInstance:
         await self._or_end(self._supervisor.settled.wait())
         await self._or_end(self._until_served())
         self._phase = "ready"
-        self._publish()
+        try:
+            self._publish()
+        except OSError as error:
+            raise CliError(
+                f"The state folder {self.state.path} cannot be written: {error.strerror}; give "
+                "another --state."
+            ) from error
 
     async def _drain(self, running: asyncio.Task[None]) -> None:
         self.supervisor.stop()
@@ -164,7 +171,9 @@ class LocalInstance:
     def _on_news(self, happened: Happened) -> None:
         if self.supervisor.stopping:
             self._phase = "draining"
-        self._publish()
+        # A full disk must not end what runs: 'impala ps' then shows what was.
+        with contextlib.suppress(OSError):
+            self._publish()
         self._reporter.news(happened)
 
     def _publish(self) -> None:
@@ -199,12 +208,10 @@ class LocalInstance:
             return Interrupted("Stopped before it was ready.")
         log = self.supervisor.log_of(failure.name)
         lines = log.tail() or ["nothing was said"]
-        # A service that cannot start says why in one sentence, after its name.
         service = failure.name.partition("-")[0]
-        said = [line for line in lines if line.startswith(f"{service}: ")]
-        if said:
-            reason = said[-1].removeprefix(f"{service}: ")
-            return CliError(f"The {service} could not start: {reason}")
+        reason = reason_of(service, lines)
+        if reason:
+            return CliError(f"The {service} could not start: {reason} (Its log: {log.path})")
         return CliError(
             f"The {service} could not start (exit code {failure.code}): {lines[-1]} "
             f"(its log: {log.path})"

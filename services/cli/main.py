@@ -60,6 +60,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of a pipe has seen enough; nothing more can be written, not even at exit.
         sys.stdout = sys.stderr
         return FAILED
+    except OSError as error:
+        # The machine's fault (a full disk, a folder taken away), not the program's.
+        if error.errno is None:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        say(f"impala: {where}{error.strerror}.")
+        return FAILED
 
 
 def _with_hint(message: str, error: ClickException) -> str:

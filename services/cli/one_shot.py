@@ -17,7 +17,7 @@ from services.cli import batch_run, job_choice
 from services.cli.batch_run import Fetched
 from services.cli.client import Batch, Client, Run
 from services.cli.core.fit import Serving, misfit
-from services.cli.core.input_check import InputSummary, named, summarize
+from services.cli.core.input_check import InputSummary, hopeless, named, summarize
 from services.cli.errors import FAILED, INTERRUPTED, SOME_LINES_FAILED, CliError, Usage
 from services.cli.instance import LocalInstance, ensure_job
 from services.cli.interrupts import Interrupts
@@ -235,11 +235,21 @@ def _read(wish: OneShot) -> InputSummary:
             raise Usage(f"{path} exists: give --force to overwrite it, or another --output.")
     if not wish.output.parent.is_dir():
         raise Usage(f"The folder {wish.output.parent} does not exist: make it first.")
+    # Known now and not after an hour: answers must have a place.
+    batch_run.check_writable(wish.output)
+    return read_input(wish.input)
+
+
+def read_input(path: Path) -> InputSummary:
+    """What the file asks for. Raises Usage for one that cannot be read, or that is no batch."""
     try:
-        with wish.input.open("rb") as file:
-            return summarize(file)
+        with path.open("rb") as file:
+            summary = summarize(file)
     except OSError as error:
-        raise Usage(f"{wish.input} cannot be read: {error.strerror}.") from error
+        raise Usage(f"{path} cannot be read: {error.strerror}.") from error
+    if why := hopeless(summary):
+        raise Usage(f"{path} {why}. Write one request a line, as in examples/agent_steps.jsonl.")
+    return summary
 
 
 def _names(wish: OneShot, summary: InputSummary) -> tuple[str, str]:

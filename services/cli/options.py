@@ -10,6 +10,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from services.cli.client import Client
+from services.cli.errors import Usage
 from services.cli.state_dir import StateDir
 
 Answer = TypeVar("Answer")
@@ -57,4 +58,9 @@ def with_client(
 
 def etcd_of(etcd: str, state: Path | None) -> list[str]:
     """Endpoints. Raises CliError if none was named and no instance runs."""
-    return [each.strip() for each in (etcd or StateDir.named(state).require().etcd).split(",")]
+    named = etcd or StateDir.named(state).require().etcd
+    endpoints = [each.strip() for each in named.split(",")]
+    for each in endpoints:
+        if "/" in each or not each.rpartition(":")[2].isdecimal():
+            raise Usage(f"--etcd has {each!r}, but an endpoint is host:port, without a scheme.")
+    return endpoints

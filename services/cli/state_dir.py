@@ -16,8 +16,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import BinaryIO, Self
 
 import msgspec
 
@@ -95,10 +94,7 @@ class StateDir:
             for folder in (self.logs, self.objects, self.etcd):
                 folder.mkdir(exist_ok=True, mode=0o700)
         except OSError as error:
-            raise CliError(
-                f"The state folder {self.path} cannot be made: {error.strerror}; give another "
-                "--state."
-            ) from error
+            raise _unusable(self.path, error) from error
 
     def owner(self) -> int | None:
         """Pid of the supervisor that runs here; None if none does."""
@@ -111,13 +107,14 @@ class StateDir:
         except FileNotFoundError:
             pass
         except OSError as error:
-            raise CliError(f"{self._lock_file} cannot be read: {error.strerror}.") from error
+            raise _unusable(self.path, error) from error
         return None
 
     def instance(self) -> Instance | None:
         """What runs here now. A record that its supervisor left behind by dying is removed."""
         if self.owner() is None:
-            self._instance_file.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self._instance_file.unlink(missing_ok=True)
             return None
         try:
             return msgspec.json.decode(self._instance_file.read_bytes(), type=Instance)
@@ -149,8 +146,8 @@ class StateDir:
     def held(self) -> Iterator[None]:
         """This process runs here; the kernel lets go when it dies. CliError if another one does."""
         self.make()
-        with _Lock(self._lock_file) as lock:
-            if not lock.taken:
+        with _lock(self._lock_file) as taken:
+            if not taken:
                 raise CliError(
                     f"Another 'impala up' (pid {self.owner() or 'unknown'}) runs in {self.path}: "
                     "stop it with 'impala down', or give another --state."
@@ -169,37 +166,43 @@ class StateDir:
         return self.path / "instance.json"
 
 
-class _Lock:
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("a+")
-        self.taken = False
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[bool]:
+    """Whether it was taken; held until the end. Raises CliError for a file that cannot be made."""
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(path.open("a+b", buffering=0))
+            taken = _take(file)
+        except OSError as error:
+            raise _unusable(path.parent, error) from error
+        yield taken
 
-    def __enter__(self) -> Self:
-        for _ in range(LOCK_TRIES):
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self.taken = True
-                self._file.truncate(0)
-                self._file.write(f"{os.getpid()}\n")
-                self._file.flush()
-                break
-            # Who only looks (`owner`) holds it for an instant.
-            time.sleep(LOCK_RETRY_S)
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._file.close()
+def _take(file: BinaryIO) -> bool:
+    for _ in range(LOCK_TRIES):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.truncate(0)
+            file.write(f"{os.getpid()}\n".encode())
+            return True
+        # Who only looks (`owner`) holds it for an instant.
+        time.sleep(LOCK_RETRY_S)
+    return False
+
+
+def _unusable(folder: Path, error: OSError) -> CliError:
+    return CliError(
+        f"The state folder {folder} cannot be used: {error.strerror}; give another --state."
+    )
 
 
 def temporary(env: Mapping[str, str] = os.environ) -> StateDir:
     """A fresh folder for one command. Folders that killed commands left behind are removed."""
     home = state_home(env)
-    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise _unusable(home, error) from error
     for left in home.glob(f"{TEMPORARY_PREFIX}*"):
         # A folder without a lock was made a moment ago by a command that is about to take it.
         if (left / "lock").exists() and StateDir(left).owner() is None:

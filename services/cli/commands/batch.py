@@ -11,10 +11,9 @@ import typer
 
 from services.cli import batch_run, job_choice, options
 from services.cli.client import Batch, Client
-from services.cli.core.input_check import InputSummary, summarize
-from services.cli.errors import FAILED, SOME_LINES_FAILED, CliError, Usage
+from services.cli.errors import FAILED, SOME_LINES_FAILED, CliError
 from services.cli.ledger import COUNT_COLUMNS, batch_rows, count_cells
-from services.cli.one_shot import DEFAULT_ENDPOINT
+from services.cli.one_shot import DEFAULT_ENDPOINT, read_input
 from services.cli.output import BatchProgress, clock, dollars, listing, pairs, print_json, say
 from services.cli.results import follow_results
 from services.cli.state_dir import StateDir
@@ -44,7 +43,7 @@ def submit(
 ) -> int:
     """Upload a file of requests and make a batch of it."""
 
-    summary = _summary(file)
+    summary = read_input(file)
     target = endpoint or next(iter(summary.endpoints), DEFAULT_ENDPOINT)
 
     async def work(client: Client) -> Batch:
@@ -117,6 +116,9 @@ def results(
     """
 
     async def work(client: Client) -> int:
+        batch = await client.batch(batch_id)
+        if output is not None:
+            batch_run.check_writable(output)
         if follow and output is None:
             target = grpc or _grpc_address(url, state)
             await follow_results(target, batch_id, api_key=api_key, errors=errors)
@@ -218,14 +220,6 @@ def _row(batch: Batch) -> tuple[object, ...]:
         dollars(batch.get("processing_cost", 0.0)),
         clock(batch.get("created_at")),
     )
-
-
-def _summary(path: Path) -> InputSummary:
-    try:
-        with path.open("rb") as file:
-            return summarize(file)
-    except OSError as error:
-        raise Usage(f"{path} cannot be read: {error.strerror}.") from error
 
 
 def _grpc_address(url: str, state: Path | None) -> str:

@@ -17,10 +17,12 @@ BOM = b"\xef\xbb\xbf"
 
 @dataclass(slots=True)
 class InputSummary:
-    """models, endpoints: what lines name, with the first physical line (from 1) that does.
+    """lines: that are not blank; requests: those of them that are JSON objects.
+    models, endpoints: what lines name, with the first physical line (from 1) that does.
     unnamed: the first line whose body names no model; 0 = there is none."""
 
     lines: int = 0
+    requests: int = 0
     unnamed: int = 0
     models: dict[str, int] = field(default_factory=dict)
     endpoints: dict[str, int] = field(default_factory=dict)
@@ -37,6 +39,7 @@ def summarize(lines: Iterable[bytes]) -> InputSummary:
         request = _request(line)
         if request is None:
             continue
+        summary.requests += 1
         _note(summary.endpoints, request.get("url"), number)
         body = request.get("body")
         if _lacks_model(body):
@@ -44,6 +47,16 @@ def summarize(lines: Iterable[bytes]) -> InputSummary:
         elif isinstance(body, dict):
             _note(summary.models, body["model"], number)
     return summary
+
+
+def hopeless(summary: InputSummary) -> str:
+    """Why no line of the file can be answered, as the rest of a sentence about it; empty if some
+    may be."""
+    if not summary.lines:
+        return "holds no requests"
+    if not summary.requests:
+        return "is no batch file: none of its lines is a JSON object"
+    return ""
 
 
 def named(lines: Iterable[bytes], model: str) -> Iterator[bytes]:

@@ -204,7 +204,59 @@ def test_run_with_a_job_of_nothing_that_runs(
 
 
 def test_run_with_no_model_at_all(impala: Impala, tmp_path: Path) -> None:
-    path = tmp_path / "empty.jsonl"
-    path.touch()
+    path = tmp_path / "bare.jsonl"
+    path.write_text('{"custom_id": "a"}\n')
     said = impala("run", path, "-o", tmp_path / "out.jsonl")
     assert_one_sentence(said, 2, "--model")
+
+
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [
+        (b"", "holds no requests"),
+        (b"\n \n", "holds no requests"),
+        (b"Dear model,\nhello\n", "none of its lines is a JSON object"),
+        (b"[1, 2]\n", "none of its lines is a JSON object"),
+        (bytes(range(256)), "none of its lines is a JSON object"),
+    ],
+)
+def test_a_file_that_is_no_batch(impala: Impala, tmp_path: Path, content: bytes, part: str) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(content)
+    for command in (["run", path, "-o", tmp_path / "out.jsonl"], ["batch", "submit", path]):
+        assert_one_sentence(impala(*command), 2, str(path), part, "examples/")
+
+
+def test_run_needs_a_place_for_the_answers_before_it_starts_anything(
+    impala: Impala, requests: Path
+) -> None:
+    said = impala("run", requests, "-o", "/proc/out.jsonl")
+    assert_one_sentence(said, 1, "/proc/out.jsonl cannot be written")
+
+
+def test_a_state_folder_that_cannot_be_made(
+    impala: Impala, requests: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert_one_sentence(impala("ps", "--state", requests), 1, "Not a directory", "--state")
+    monkeypatch.setenv("XDG_STATE_HOME", str(requests))
+    said = impala("run", requests, "-o", tmp_path / "out.jsonl", "--model", "smollm2-135m")
+    assert_one_sentence(said, 1, f"{requests}/impala", "--state")
+
+
+def test_what_the_machine_refuses_is_a_sentence_too(impala: Impala, tmp_path: Path) -> None:
+    model, logs = tmp_path / "m", tmp_path / "s" / "logs"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    (logs / "etcd.log.1" / "in the way").mkdir(parents=True)
+    (logs / "etcd.log").touch()
+    said = impala("up", "--model", model, "--http-port", "0", "--state", tmp_path / "s")
+    assert said.code == 1
+    last = said.err.splitlines()[-1]
+    assert last == f"impala: {logs}/etcd.log: Is a directory."
+    assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize("etcd", ["https://127.0.0.1:2379", "localhost", "a:1,b"])
+def test_an_etcd_that_is_no_endpoint(impala: Impala, etcd: str) -> None:
+    said = impala("keys", "list", "--etcd", etcd)
+    assert_one_sentence(said, 2, "--etcd has", "host:port")

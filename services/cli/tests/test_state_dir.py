@@ -86,8 +86,20 @@ def test_nothing_runs_in_a_folder_that_does_not_exist(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(CliError, match="cannot be made"):
+    with pytest.raises(CliError, match="cannot be used: Not a directory; give another --state"):
         StateDir(tmp_path / "file" / "s").make()
+
+
+def test_a_disk_that_takes_no_lock_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "lock").symlink_to("/dev/full")
+    told = f"The state folder {tmp_path} cannot be used: .*; give another --state"
+    with pytest.raises(CliError, match=told), StateDir(tmp_path).held():
+        pass
+
+
+def test_a_record_that_cannot_be_removed_is_no_instance_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "instance.json").mkdir()
+    assert StateDir(tmp_path).instance() is None
 
 
 def test_the_default_folder_follows_xdg(tmp_path: Path) -> None:
