@@ -10,7 +10,7 @@ Calls come from one thread: plan, run the step, commit; the others between any t
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
@@ -117,14 +117,18 @@ class Batcher:
 
     # ---- the step
 
-    def plan(self) -> StepPlan | None:
+    def plan(self, only: Collection[str] | None = None) -> StepPlan | None:
         """The next step; None if nothing can be done until a sequence or an external answer
-        comes. The plan must be committed or discarded before the next one."""
+        comes. The plan must be committed or discarded before the next one.
+
+        With `only`, running sequences of these requests are fed and nothing else is: nobody is
+        admitted, and None means that none of them can go on now.
+        """
         if self._in_step is not None:
             raise ProtocolError(f"step {self._in_step.step} is not committed")
         draft = _Draft(self.config.max_batch_tokens)
-        self._feed_running(draft)
-        if not draft.preempted:
+        self._feed_running(draft, only)
+        if only is None and not draft.preempted:
             self._admit(draft)
         if draft.is_empty():
             return None
@@ -234,10 +238,12 @@ class Batcher:
 
     # ---- planning
 
-    def _feed_running(self, draft: _Draft) -> None:
+    def _feed_running(self, draft: _Draft, only: Collection[str] | None) -> None:
         decodes: list[Sequence] = []
         prefills: list[Sequence] = []
         for seq in self._running:
+            if only is not None and seq.request_id not in only:
+                continue
             (decodes if seq.num_uncomputed == 1 else prefills).append(seq)
         for seq in (*decodes, *prefills):
             if seq.status is Status.RUNNING:  # not preempted by one before it

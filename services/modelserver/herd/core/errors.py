@@ -1,6 +1,7 @@
 """What the batcher refuses.
 
 NeverFits (InvalidArgument)  the sequence needs more blocks than the pool has, alone
+EngineBroken  no step runs any more, whichever is tried: nothing here can be served
 BatcherError
 ├── DuplicateSequence  the id is still known (perhaps finished, its blocks not yet free)
 ├── UnknownSequence    no live sequence has that id
@@ -15,6 +16,10 @@ from libs.errors import InvalidArgument
 
 class BatcherError(Exception):
     """Root of the batcher's errors."""
+
+
+class EngineBroken(Exception):
+    """Every step that was tried alone raised: the fault is not of a step."""
 
 
 class NeverFits(InvalidArgument):

@@ -16,6 +16,8 @@ class FinishReason(StrEnum):
     """max_tokens were sampled."""
     ABORT = "abort"
     """The caller went away or the shell gave up on it."""
+    ERROR = "error"
+    """The model cannot run it."""
 
 
 @dataclass(frozen=True, slots=True)

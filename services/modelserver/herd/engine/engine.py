@@ -5,6 +5,7 @@ decides; this class moves values between it, the runner and the KV pool, and rem
 what a client is to be told.
 """
 
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -19,6 +20,7 @@ from services.modelserver.herd.core.plan import (
     StepPlan,
 )
 from services.modelserver.herd.core.sequence import Sequence
+from services.modelserver.herd.core.suspects import Suspects
 from services.modelserver.herd.engine.sampler import RowSampling, Sampled
 from services.modelserver.herd.engine.shares import split_time
 from services.modelserver.herd.engine.step import (
@@ -30,6 +32,8 @@ from services.modelserver.herd.engine.step import (
     StepSpec,
     StoredBlock,
 )
+
+log = logging.getLogger(__name__)
 
 
 class StepInterrupted(Exception):
@@ -46,7 +50,8 @@ class StepRunner(Protocol):
         checkpoint: Callable[[], None],
     ) -> Sampled:
         """`sampling` has an entry for each chunk with `sample`, in order; so has the result.
-        What `checkpoint` raises passes through: nothing was sampled then."""
+        What `checkpoint` raises passes through: nothing was sampled then. Any other Exception is
+        held to be the fault of some step in it: the work is done again in smaller company."""
         ...
 
 
@@ -77,6 +82,7 @@ class _Live:
     preemptions: int = 0
     prompt_done: int = 0
     """How far into the prompt any of its choices was ever fed."""
+    faulty: bool = False
 
 
 @dataclass(slots=True)
@@ -112,6 +118,7 @@ class Engine:
         self._choices: dict[SeqId, _Choice] = {}
         self._notes = _Notes()
         self._running_plan: StepPlan | None = None
+        self._suspects = Suspects()
 
     # ---- between steps
 
@@ -183,9 +190,10 @@ class Engine:
     def step(self, checkpoint: Callable[[], None]) -> StepOutcome | None:
         """Run one step. None when nothing can be done until a call between steps.
 
-        `checkpoint` is called between layers and may raise StepInterrupted.
+        `checkpoint` is called between layers and may raise StepInterrupted. Raises EngineBroken
+        when no step runs any more, whichever is tried.
         """
-        plan = self.batcher.plan()
+        plan = self._plan()
         if plan is None:
             return self._outcome() if self._has_notes() else None
         self._copy_out(plan.evicted)
@@ -199,22 +207,54 @@ class Engine:
         busy_s = self._now() - started
         self._book(plan, busy_s)
         self._commit(plan, sampled)
+        self._end_faulty(self._suspects.ran())
         return self._outcome(plan, busy_s, len(sampled.tokens), plan.num_tokens)
+
+    def _plan(self) -> StepPlan | None:
+        """While it is not known who raised, only those whose turn it is are fed: the others stand
+        still for these few engine steps."""
+        while (turn := self._suspects.turn) is not None:
+            plan = self.batcher.plan(only=turn)
+            if plan is not None:
+                return plan
+            self._end_faulty(self._suspects.idle())
+        return self.batcher.plan()
 
     def _run(self, plan: StepPlan, checkpoint: Callable[[], None]) -> Sampled | None:
         if not plan.chunks:
             self.batcher.commit(plan, {})
             return None
+        sampling = self._sampling(plan.chunks)
         self._running_plan = plan
         try:
-            return self._runner.step(plan.chunks, self._sampling(plan.chunks), checkpoint)
-        except BaseException as error:
+            return self._runner.step(plan.chunks, sampling, checkpoint)
+        except StepInterrupted:
             self.batcher.discard(plan)
-            if isinstance(error, StepInterrupted):
-                return None
-            raise
+            return None
+        except Exception as error:  # noqa: BLE001  # a step's fault must end that step alone
+            self.batcher.discard(plan)
+            self._raised(plan, error)
+            return None
         finally:
             self._running_plan = None
+
+    def _raised(self, plan: StepPlan, error: Exception) -> None:
+        """Nothing of the plan was kept: no block of it was named, no token of it was told."""
+        steps = list(dict.fromkeys(self._choices[c.seq_id].spec.step_id for c in plan.chunks))
+        if self._suspects.turn is None:
+            fields: dict[str, object] = {"steps": len(steps)}
+            log.warning("the model raised: looking for the step", exc_info=error, extra=fields)
+        elif len(steps) == 1:
+            fields = {"step": steps[0]}
+            log.error("the model raised on this step alone", exc_info=error, extra=fields)
+        self._end_faulty(self._suspects.raised(steps))
+
+    def _end_faulty(self, guilty: Iterable[str]) -> None:
+        for step_id in guilty:
+            live = self._live[step_id]
+            live.faulty = True
+            for choice in list(live.running.values()):
+                self.end_choice(step_id, choice.index, FinishReason.ERROR)
 
     def _sampling(self, chunks: Iterable[Chunk]) -> list[RowSampling]:
         rows = []
@@ -273,6 +313,7 @@ class Engine:
         del live.running[seq_id]
         if not live.running:
             del self._live[choice.spec.step_id]
+            self._suspects.forget(choice.spec.step_id)
             self._notes.ended.append(_ended(live))
 
     def _book(self, plan: StepPlan, busy_s: float) -> None:
@@ -326,6 +367,7 @@ def _ended(live: _Live) -> StepEnded:
         cached_tokens=cached_tokens,
         prompt_hashes=hashes[:prompt_blocks],
         output_hashes=hashes[prompt_blocks:],
+        faulty=live.faulty,
     )
 
 

@@ -69,6 +69,10 @@ class KvCache:
         key_slots.index_copy_(0, slots, keys.to(self.dtype))
         value_slots.index_copy_(0, slots, values.to(self.dtype))
 
+    def is_finite(self, layer: int, slots: torch.Tensor) -> bool:
+        """Whether the rows at ``slots`` [T] of a layer are all numbers."""
+        return all(bool(pool[slots].isfinite().all()) for pool in self._slots[layer])
+
     def read_block(self, block: int) -> memoryview:
         """One contiguous copy of a block: keys of all layers, then values. ``block_bytes`` long."""
         copied = self._pool[:, :, self._checked(block)].contiguous()

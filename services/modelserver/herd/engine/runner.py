@@ -19,6 +19,10 @@ from services.modelserver.herd.engine.sampler import RowSampling, Sampled, sampl
 from services.modelserver.herd.models.config import ModelConfig
 
 
+class NotFinite(ArithmeticError):
+    """Some logits or keys and values of the step are no numbers."""
+
+
 class Model(Protocol):
     """What a runner needs of a model (see models/llama.py)."""
 
@@ -46,7 +50,8 @@ class Runner:
 
         ``sampling`` has one entry for each such chunk, in the order of ``chunks``; so has the
         result. No chunks at all give an empty result. What ``checkpoint`` raises passes through:
-        the step may be run again, it only overwrites KV that it wrote itself.
+        the step may be run again, it only overwrites KV that it wrote itself. The same goes for
+        NotFinite: a row without numbers has nothing to sample from, and its KV must name no block.
         """
         if not chunks:
             return Sampled([], [])
@@ -56,4 +61,13 @@ class Runner:
                 f"{len(batch.sample_rows)} chunks sample, {len(sampling)} rows of parameters came"
             )
         logits = self.model.forward(batch, self.kv, checkpoint)
+        self._check(batch, logits)
         return sample(logits, sampling, self.model.config.eos_ids)
+
+    def _check(self, batch: ForwardBatch, logits: torch.Tensor) -> None:
+        """What is no number stays none from layer to layer, so the last layer's KV tells of all
+        tokens, sampled or not. A logit of -inf is one that is never drawn, unless all are."""
+        if not self.kv.is_finite(self.model.config.layers - 1, batch.slots):
+            raise NotFinite("keys or values are not finite")
+        if not bool(logits.amax(dim=-1).isfinite().all()):
+            raise NotFinite("logits are not finite")

@@ -67,6 +67,8 @@ class StepEnded:
     prompt_hashes: tuple[bytes, ...]
     output_hashes: tuple[bytes, ...]
     """Content hashes of the first choice's full blocks behind the prompt's."""
+    faulty: bool = False
+    """The model raised on this step alone: what was sampled before is no answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ too early overwritten block therefore changes the tokens that come out, which `e
 """
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from libs.hashing import BLOCK_TOKENS
 from services.modelserver.herd.core.batcher import Batcher
@@ -67,8 +67,8 @@ class SimEngine:
 
     # ---- steps
 
-    def plan(self) -> StepPlan | None:
-        plan = self.batcher.plan()
+    def plan(self, only: Collection[str] | None = None) -> StepPlan | None:
+        plan = self.batcher.plan(only)
         self.in_flight = plan
         if plan is not None:
             self._save(plan.evicted)
@@ -86,6 +86,17 @@ class SimEngine:
             if chunk.sample:
                 sampled[chunk.seq_id] = [token]
         return self._ended(self.batcher.commit(plan, sampled))
+
+    def spoil(self) -> None:
+        """The planned step raised when it had written wrong KV for all that it was fed."""
+        plan = self.in_flight
+        assert plan is not None
+        self.in_flight = None
+        for chunk in plan.chunks:
+            for position in range(chunk.start, chunk.start + chunk.count):
+                block = chunk.block_table[position // BLOCK_TOKENS]
+                self._kv[block][position % BLOCK_TOKENS] = _UNWRITTEN
+        self.batcher.discard(plan)
 
     def step(self) -> StepPlan | None:
         plan = self.plan()

@@ -36,6 +36,22 @@ def test_several_tokens_a_step_are_fed_together_in_the_next() -> None:
     assert (chunk.start, chunk.tokens, chunk.sample) == (5, (7, 8, 9), True)
 
 
+def test_only_some_requests_are_fed_when_only_those_are_asked_for() -> None:
+    engine = SimEngine(make_batcher())
+    for name in "abc":
+        engine.add(make_sequence(name, f"{name}:5"))
+    assert engine.plan({"a"}) is None, "nobody is admitted for it"
+    engine.step()
+    engine.add(make_sequence("late", "late:5"))
+    some = engine.plan({"a", "c", "late", "gone"})
+    assert some is not None and [chunk.seq_id for chunk in some.chunks] == ["a", "c"]
+    engine.commit()
+    assert engine.plan({"late"}) is None
+    everyone = engine.plan()
+    assert everyone is not None
+    assert [chunk.seq_id for chunk in everyone.chunks] == ["a", "b", "c", "late"]
+
+
 def test_tokens_after_the_one_that_ends_it_are_dropped() -> None:
     batcher = make_batcher()
     seq = make_sequence("a", "a:5", limits=Limits(8, stop_token_ids=frozenset({8})))

@@ -93,6 +93,23 @@ class Traffic(RuleBasedStateMachine):
     def plan_only(self) -> None:
         self._plan()
 
+    @precondition(lambda self: self.engine.in_flight is None)
+    @rule(data=st.data())
+    def plan_some(self, data: st.DataObject) -> None:
+        requests = sorted({seq_id.rpartition("/")[0] for seq_id in self._live()})
+        only = set(data.draw(st.lists(st.sampled_from(requests)))) if requests else set()
+        could_run = {s.seq_id for s in self._sequences() if s.status is Status.RUNNING}
+        plan = self.engine.plan(only)
+        fed = {chunk.seq_id for chunk in plan.chunks} if plan is not None else set()
+        assert fed <= could_run
+        assert {seq_id.rpartition("/")[0] for seq_id in fed} <= only
+        assert plan is None or not plan.lookups
+
+    @precondition(lambda self: self.engine.in_flight is not None)
+    @rule()
+    def spoil(self) -> None:
+        self.engine.spoil()
+
     @precondition(lambda self: self.engine.in_flight is not None)
     @rule()
     def discard(self) -> None:

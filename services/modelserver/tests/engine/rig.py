@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from services.modelserver.herd.core.batcher import Batcher, BatcherConfig
 from services.modelserver.herd.core.plan import FinishReason
 from services.modelserver.herd.core.sequence import Limits
-from services.modelserver.herd.engine.engine import Engine
+from services.modelserver.herd.engine.engine import Engine, StepRunner
 from services.modelserver.herd.engine.forward import go_on
 from services.modelserver.herd.engine.kv_cache import KvCache
 from services.modelserver.herd.engine.runner import Runner
@@ -29,6 +29,7 @@ def make_engine(
     max_batch_tokens: int = 64,
     max_seqs: int = 16,
     lower_tier: bool = False,
+    wrap: Callable[[StepRunner], StepRunner] = lambda runner: runner,
 ) -> Engine:
     model = load_tiny(folder)
     kv = KvCache(blocks, model.config)
@@ -43,7 +44,7 @@ def make_engine(
     ticks = itertools.count()
     return Engine(
         batcher,
-        Runner(model, kv),
+        wrap(Runner(model, kv)),
         kv,
         NAMESPACE,
         now=lambda: float(next(ticks)),
@@ -76,6 +77,7 @@ class Collector:
         self.ended: dict[str, float] = {}
         self.preemptions: dict[str, int] = {}
         self.stored: dict[bytes, StoredBlock] = {}
+        self.faulty: set[str] = set()
         self.busy_s = 0.0
         self.loaded = 0
         self._answer_lookups = answer_lookups
@@ -94,6 +96,8 @@ class Collector:
             self.cached[ended.step_id] = ended.cached_tokens
             self.prompt_tokens[ended.step_id] = ended.prompt_tokens
             self.preemptions[ended.step_id] = ended.preemptions
+            if ended.faulty:
+                self.faulty.add(ended.step_id)
         for block in outcome.stores:
             self.stored[block.key] = StoredBlock(
                 block.key, block.parent, block.tokens, memoryview(bytes(block.payload))
