@@ -74,8 +74,11 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
+    """stays: it is still there when this command has ended."""
+
     client: Client
     job_id: str
+    stays: bool
 
 
 async def answer(wish: OneShot) -> Answered:
@@ -89,7 +92,9 @@ async def answer(wish: OneShot) -> Answered:
             batch = await batch_run.submit(
                 client, source, endpoint=endpoint, window=wish.window, job_id=target.job_id
             )
-            batch, interrupted = await _follow(client, batch["id"], interrupts)
+            if target.stays:
+                say(f"batch {batch['id']}")
+            batch, interrupted = await _follow(target, batch["id"], interrupts)
             files = Fetched(None, None)
             if batch["status"] != "failed":
                 files = await batch_run.fetch(client, batch, wish.output, wish.errors)
@@ -98,15 +103,17 @@ async def answer(wish: OneShot) -> Answered:
     return Answered(batch=batch, run=run, files=files, interrupted=interrupted)
 
 
-async def _follow(client: Client, batch_id: str, interrupts: Interrupts) -> tuple[Batch, bool]:
+async def _follow(target: _Target, batch_id: str, interrupts: Interrupts) -> tuple[Batch, bool]:
     """The batch as it ended. A first interrupt cancels it and waits for its finished lines, a
     second one gives up."""
+    client = target.client
     cancelling: list[asyncio.Task[None]] = []
     with BatchProgress() as bar:
         following = asyncio.create_task(batch_run.follow(client, batch_id, bar.show))
 
         def interrupt() -> None:
             if not cancelling:
+                bar.say("cancelling: what is answered is kept; a second Ctrl-C gives that up")
                 cancelling.append(asyncio.create_task(batch_run.cancel(client, batch_id)))
             else:
                 following.cancel()
@@ -117,7 +124,12 @@ async def _follow(client: Client, batch_id: str, interrupts: Interrupts) -> tupl
         except asyncio.CancelledError:
             if not cancelling:
                 raise
-            stopped = CliError("Given up; the batch's finished lines were not fetched.")
+            stopped = CliError(
+                f"Given up, nothing was written: 'impala batch results {batch_id} -o FILE' gets "
+                "what was answered."
+                if target.stays
+                else "Given up, nothing was written: run the command again to start anew."
+            )
             stopped.exit_code = INTERRUPTED
             raise stopped from None
         finally:
@@ -135,7 +147,7 @@ async def _target(
     url = _running_url(wish, name, model)
     if url:
         async with Client(url, wish.api_key) as client:
-            yield _Target(client, await _job(client, name, wish.job))
+            yield _Target(client, await _job(client, name, wish.job), stays=True)
         return
     if wish.job:
         raise Usage(
@@ -153,11 +165,23 @@ async def _target(
             async with instance, Client(instance.url) as client:
                 reporter.settled()
                 job = await ensure_job(client, name)
-                yield _Target(client, job["id"])
+                if wish.state:
+                    await _say_unfinished(client)
+                yield _Target(client, job["id"], stays=False)
                 interrupts.call(instance.interrupt)
         finally:
             if wish.state is None:
                 state.remove()
+
+
+async def _say_unfinished(client: Client) -> None:
+    """Batches of a run that was killed go on in a folder that is used again."""
+    left = [b["id"] for b in await client.batches(100) if b["status"] not in batch_run.TERMINAL]
+    if left:
+        say(
+            f"{len(left)} unfinished in this folder go on beside this one: {', '.join(left)} "
+            "('impala batch cancel' ends one)."
+        )
 
 
 def _running_url(wish: OneShot, name: str, model: str) -> str:

@@ -229,6 +229,10 @@ class BatchProgress:
         if self._bar is not None:
             self._bar.stop()
 
+    def say(self, text: str) -> None:
+        """A line that stays, above the bar."""
+        self._console.print(f"  {text}", markup=False)
+
     def show(self, status: str, progress: Progress) -> None:
         detail = describe(progress, status) if progress.total else ""
         if self._bar is not None:

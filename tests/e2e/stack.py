@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,23 @@ def impala(home: Path, *arguments: str | Path, within_s: float = COMMAND_WITHIN_
         check=False,
     )
     return Ended(done.returncode, done.stdout, done.stderr)
+
+
+@contextlib.contextmanager
+def background(home: Path, *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+    """A command as a process that goes on beside the test, and ends with it."""
+    process = subprocess.Popen(
+        [*IMPALA, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(home),
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 def call(*arguments: str | Path) -> Ended:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.batches import chat_line
-from tests.e2e.stack import MODEL, Stack
+from tests.e2e.stack import MODEL, Stack, background
 
 
 @pytest.fixture
@@ -103,6 +105,43 @@ def test_the_precision_that_was_chosen_is_shown(stack: Stack) -> None:
     assert {job["precision"] for job in jobs if job["model"] == MODEL} == {"float32"}
     assert "float32" in stack.impala("jobs", "list").out
     assert f"{MODEL} (float32) at " in stack.impala("ps").err
+
+
+def test_an_interrupted_run_keeps_what_is_answered_and_says_how_to_go_on(
+    stack: Stack, tmp_path: Path
+) -> None:
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    long = {"max_tokens": 4000, "ignore_eos": True}
+    lines = [
+        chat_line("short", "Hi"),
+        *(chat_line(f"long{i}", f"Go {i}", **long) for i in range(3)),
+    ]
+    source.write_text("\n".join(lines))
+    arguments = ["run", source, "-o", output, "--state", stack.state.path]
+    with background(stack.home, *arguments) as process:
+        deadline = time.monotonic() + 60
+        while not one_line_is_answered(stack):
+            assert time.monotonic() < deadline, "no line was answered"
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "cancelling: what is answered is kept" in err
+    assert "Interrupted: " in err and "--force" in err
+    assert "1 of 4 completed, 3 cancelled" in out
+    answered = [json.loads(line)["custom_id"] for line in output.read_text().splitlines()]
+    left = [json.loads(line) for line in (tmp_path / "out.errors.jsonl").read_text().splitlines()]
+    assert answered == ["short"]
+    assert {line["error"]["code"] for line in left} == {"batch_cancelled"}
+    again = stack.impala("run", source, "-o", output)
+    assert (again.code, again.err.count("\n")) == (2, 1)
+    assert f"{output} exists: give --force" in again.err
+
+
+def one_line_is_answered(stack: Stack) -> bool:
+    newest = stack.impala("batch", "list", "--limit", "1", "--json").json[0]
+    counts = newest["request_counts"]
+    return newest["status"] == "in_progress" and counts["total"] == 4 and counts["completed"] == 1
 
 
 def test_run_fills_in_the_model_that_lines_do_not_name(stack: Stack, tmp_path: Path) -> None:
