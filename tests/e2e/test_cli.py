@@ -111,14 +111,12 @@ def test_an_interrupted_run_keeps_what_is_answered_and_says_how_to_go_on(
     stack: Stack, tmp_path: Path
 ) -> None:
     source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    long = {"max_tokens": 4000, "ignore_eos": True}
-    lines = [
-        chat_line("short", "Hi"),
-        *(chat_line(f"long{i}", f"Go {i}", **long) for i in range(3)),
-    ]
+    endless = {"max_tokens": 4000, "ignore_eos": True}
+    lines = [chat_line(f"long{i}", f"Go {i}", **endless) for i in range(3)]
+    lines.append(chat_line("short", "Hi"))
     source.write_text("\n".join(lines))
-    arguments = ["run", source, "-o", output, "--state", stack.state.path]
-    with background(stack.home, *arguments) as process:
+    command = ("run", source, "-o", output, "--state", stack.state.path)
+    with background(stack.home, *command) as process:
         deadline = time.monotonic() + 60
         while not one_line_is_answered(stack):
             assert time.monotonic() < deadline, "no line was answered"

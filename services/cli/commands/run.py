@@ -71,8 +71,8 @@ def run(
         show(answered)
     if answered.interrupted and answered.batch["status"] == "cancelled":
         say(
-            "\nInterrupted: what was answered is kept; the lines that were not are among the failed "
-            "ones. The same command with --force answers all of them anew."
+            "\nInterrupted: what was answered is kept; the lines that were not are among the "
+            "failed ones. The same command with --force answers all of them anew."
         )
     return answered.exit_code
 
