@@ -262,6 +262,7 @@ class ModelServerApi(modelserver_pb2_grpc.ModelServerServicer):
         app, identity = served.app, served.identity
         stats, totals = app.stats, app.totals
         loaded, stored, refused = served.kv_moved()
+        running_steps, waiting_steps = app.count_steps()
         return modelserver_pb2.State(
             member_id=identity.member_id,
             incarnation=identity.incarnation,
@@ -274,8 +275,8 @@ class ModelServerApi(modelserver_pb2_grpc.ModelServerServicer):
             total_blocks=stats.free_blocks + stats.used_blocks + stats.cached_blocks,
             free_blocks=stats.free_blocks,
             cached_blocks=stats.cached_blocks,
-            running_steps=stats.running,
-            waiting_steps=stats.waiting,
+            running_steps=running_steps,
+            waiting_steps=waiting_steps,
             max_steps=identity.max_seqs,
             step_s=totals.recent_step_s,
             prompt_tokens_total=totals.prompt_tokens,
@@ -291,6 +292,8 @@ class ModelServerApi(modelserver_pb2_grpc.ModelServerServicer):
             kv_loaded_blocks_total=loaded,
             kv_stored_blocks_total=stored,
             kv_refused_blocks_total=refused,
+            running_sequences=stats.running,
+            waiting_sequences=stats.waiting,
         )
 
 

@@ -138,6 +138,11 @@ class ModelServerApp:
         if running is not None and not running.stream.is_over:
             self._send(End(step_id, None, FinishReason.ABORT))
 
+    def count_steps(self) -> tuple[int, int]:
+        """Steps that entered the batch and have not ended, and steps that have yet to enter it."""
+        entered = sum(running.stream.admitted is not None for running in self._running.values())
+        return entered, len(self._running) - entered
+
     @property
     def uptime_s(self) -> float:
         return self.clock.now() - self.started

@@ -61,13 +61,17 @@ class FakeModelServer(modelserver_pb2_grpc.ModelServerServicer):
     max_steps: int = 4
     phase: str = "serving"
     running: int = 0
+    """Sequences, of one step."""
     uptime_s: float = 10.0
     busy_s: float = 0.0
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    watches: int = 0
+    """State streams begun."""
 
     async def WatchState(
         self, request: modelserver_pb2.WatchStateRequest, context: Context
     ) -> AsyncIterator[modelserver_pb2.State]:
+        self.watches += 1
         while True:
             yield self.state()
             with contextlib.suppress(TimeoutError):
@@ -83,7 +87,8 @@ class FakeModelServer(modelserver_pb2_grpc.ModelServerServicer):
             phase=self.phase,
             block_tokens=32,
             total_blocks=10_000,
-            running_steps=self.running,
+            running_sequences=self.running,
+            running_steps=min(1, self.running),
             max_steps=self.max_steps,
             uptime_s=self.uptime_s,
             busy_s_total=self.busy_s,

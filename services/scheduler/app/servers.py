@@ -14,6 +14,7 @@ from libs.records.members import ModelServerInfo
 from services.scheduler.app.desk import GrantDesk
 from services.scheduler.app.views import ClusterViews
 from services.scheduler.core.ledger import Clocks
+from services.scheduler.core.server import UNREACHABLE
 from services.scheduler.ports import ModelServers
 
 log = logging.getLogger(__name__)
@@ -64,21 +65,43 @@ class ServerWatcher:
                 self._tasks[member_id] = (info.address, task)
 
     async def _watch(self, member_id: str, address: str) -> None:
+        silence = _Silence(member_id)
         while True:
+            why = "another process has its address"
             try:
                 reports = self._servers.watch(address)
                 async with contextlib.aclosing(reports):  # type: ignore[type-var]
                     async for report in reports:
                         if report.server.member_id != member_id:
-                            break  # Another process has the address now.
+                            break
+                        silence.broken()
                         self._desk.server_seen(report.server)
                         self._on_clocks(report.server.incarnation, report.clocks)
             except ImpalaError as error:
-                log.info("no state from a server", extra={"member": member_id, "why": str(error)})
+                why = str(error)
+            silence.goes_on(why)
             self._stop_granting(member_id)
             await self._clock.sleep(RETRY_S)
 
     def _stop_granting(self, member_id: str) -> None:
         known = self._desk.state.servers.get(member_id)
-        if known is not None and known.serving:
-            self._desk.server_seen(replace(known, serving=False))
+        if known is not None and known.phase != UNREACHABLE:
+            self._desk.server_seen(replace(known, phase=UNREACHABLE))
+
+
+class _Silence:
+    """Logs that a server is not heard from, and that it is again: once each."""
+
+    def __init__(self, member_id: str) -> None:
+        self._member_id = member_id
+        self._lasts = False
+
+    def goes_on(self, why: str) -> None:
+        if not self._lasts:
+            self._lasts = True
+            log.warning("no state from a server", extra={"member": self._member_id, "why": why})
+
+    def broken(self) -> None:
+        if self._lasts:
+            self._lasts = False
+            log.info("a server tells its state again", extra={"member": self._member_id})

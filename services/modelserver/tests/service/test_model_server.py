@@ -185,6 +185,9 @@ async def test_a_stop_found_by_the_caller_ends_one_choice_as_a_stop(rig: Rig) ->
     step = request(prompt_of(40), 200, n=2, sampling=pb.Sampling(temperature=1.0, seed=1))
     call = rig.stub.Generate(step)
     await call.read()
+    state = await rig.state()
+    sequences = state.running_sequences + state.waiting_sequences
+    assert (state.running_steps, sequences) == (1, 2)
     abort = pb.AbortRequest(step_id=step.step_id, choice=1, reason=common_pb2.FINISH_REASON_STOP)
     assert (await rig.stub.Abort(abort)).found
     deltas = [delta for response in await rest_of(call) for delta in response.deltas]

@@ -221,6 +221,25 @@ async def test_a_fleet_without_servers_says_so(client: EtcdClient, objects: Obje
         assert (error.code(), reason(error)) == (grpc.StatusCode.NOT_FOUND, "NO_FLEET")
 
 
+async def test_a_fleet_shows_its_servers_steps_and_phase(
+    client: EtcdClient, objects: ObjectStore
+) -> None:
+    async with fleet(client, objects) as (w, running):
+
+        async def shown() -> tuple[str, int]:
+            view = await running.stub.GetFleets(scheduler_pb2.GetFleetsRequest(), timeout=5)
+            (server,) = view.fleets[0].servers
+            return server.phase, server.running_steps
+
+        assert await shown() == ("serving", 0)
+        w.server.running = 3
+        await eventually(lambda: running.scheduler.leaders()[0].desk.state.load("ms-1") == 3)
+        assert await shown() == ("serving", 1)
+        w.server.phase = "draining"
+        await eventually(lambda: not running.scheduler.leaders()[0].desk.state.serving)
+        assert (await shown())[0] == "draining"
+
+
 async def test_waiting_steps_are_told_when_the_last_server_is_gone(
     client: EtcdClient, objects: ObjectStore
 ) -> None:

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from services.scheduler.core.admission import AdmissionLimits
 from services.scheduler.core.fleet import FleetLimits, FleetState
-from services.scheduler.core.server import Server
+from services.scheduler.core.server import SERVING, Server
 from services.scheduler.core.step import Step, Window
 
 LIMITS = FleetLimits(
@@ -25,7 +25,7 @@ def server(name: str = "a", life: int = 1, running: int = 0, seen_at: float = 0.
         member_id=name,
         address=f"{name}:1",
         incarnation=f"{name}-{life}",
-        serving=True,
+        phase=SERVING,
         max_steps=4,
         block_tokens=32,
         total_blocks=1000,

@@ -11,7 +11,7 @@ from services.scheduler.core.admission import (
     no_place,
 )
 from services.scheduler.core.placement import SCORERS, place
-from services.scheduler.core.server import Server
+from services.scheduler.core.server import SERVING, UNREACHABLE, Server
 from services.scheduler.core.step import Step
 
 STEP = Step(step_id="s", arrived=0.0, prompt_tokens=100)
@@ -22,7 +22,7 @@ def server(name: str, serving: bool = True) -> Server:
         member_id=name,
         address=f"{name}:1",
         incarnation=f"{name}-life",
-        serving=serving,
+        phase=SERVING if serving else UNREACHABLE,
         max_steps=8,
         block_tokens=32,
         total_blocks=100,
