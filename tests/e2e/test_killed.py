@@ -13,6 +13,21 @@ from tests.e2e.batches import chat_line
 from tests.e2e.stack import Stack
 
 
+SERVICES = ("router", "scheduler", "modelserver", "kvstore", "leap")
+
+
+def logs(stack: Stack) -> dict[str, str]:
+    return {name: (stack.state.logs / f"{name}.log").read_text() for name in SERVICES}
+
+
+def assert_no_traceback(stack: Stack, before: dict[str, str]) -> None:
+    """A kill of one process is news for the others, never a failure of theirs."""
+    for name, log in logs(stack).items():
+        said = log.removeprefix(before[name])
+        for trouble in ("Traceback", "Task was destroyed", "never retrieved"):
+            assert trouble not in said, f"{name} said:\n{said}"
+
+
 async def complete_while_killing(
     client: openai.AsyncOpenAI, stack: Stack, names: Sequence[str], lines: int, tokens: int
 ) -> None:
@@ -20,6 +35,7 @@ async def complete_while_killing(
         chat_line(f"k{i}", f"Tell me about the number {i}", max_tokens=tokens, ignore_eos=True)
         for i in range(lines)
     ]
+    before = logs(stack)
     batch = await batches.submit(client, requests)
     restarts = {name: stack.service(name).restarts for name in names}
     for name in names:
@@ -39,8 +55,9 @@ async def complete_while_killing(
     assert done.usage.input_tokens_details.cached_tokens == sum(
         usage["prompt_tokens_details"]["cached_tokens"] for usage in used
     )
+    assert_no_traceback(stack, before)
     assert {name: stack.service(name).restarts for name in names} == {
-        name: before + 1 for name, before in restarts.items()
+        name: count + 1 for name, count in restarts.items()
     }
 
 

@@ -109,6 +109,8 @@ class RunExecutor:
         self._streams: dict[str, LineStream] = {}
         self._workers: dict[str, asyncio.Task[None]] = {}
         self._reopen_at: dict[str, float] = {}
+        self._broken: set[str] = set()
+        """Routers that have answered nothing since their stream broke."""
         self._flushing: asyncio.Task[None] | None = None
         self._fed = 0
         self._stop_by = 0.0
@@ -225,10 +227,13 @@ class RunExecutor:
             async with self._context.routers.execute(address, self._ask()) as stream:
                 self._streams[worker] = stream
                 async for answers in stream.answers():
+                    self._broken.discard(worker)
                     self._events.put_nowait(_Answers(worker, answers))
         except ImpalaError as error:
-            fields = {"run": self._run.record.id, "router": worker, "why": error.message}
-            log.warning("a router's stream broke", extra=fields)
+            if worker not in self._broken:  # one that stays away is tried again and again
+                self._broken.add(worker)
+                fields = {"run": self._run.record.id, "router": worker, "why": error.message}
+                log.warning("a router's stream broke", extra=fields)
         finally:
             self._streams.pop(worker, None)
             self._events.put_nowait(_Lost(worker))

@@ -2,14 +2,18 @@
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import msgspec
+import pytest
 
 from impala.router.v1 import router_pb2
 from impala.scheduler.v1 import scheduler_pb2
 from libs.cluster.client import EtcdClient
 from libs.cluster.membership import Membership
+from libs.errors import Unavailable
 from libs.objects import ObjectStore
 from libs.records import keys
 from libs.records.batch import FileRecord
@@ -226,6 +230,37 @@ async def test_a_router_that_is_registered_but_dead_gets_no_lines(
             batch = await w.ended(await w.submitter.submit(lines_of(["ok-1", "ok-2"])))
         assert sorted(await w.custom_ids(batch.output_file_id)) == ["ok-1", "ok-2"]
         assert set(w.router.executed.values()) == {1}
+
+
+class Refusing(FakeRouter):
+    """Breaks every stream at once."""
+
+    tries = 0
+
+    async def Execute(
+        self, request_iterator: AsyncIterator[router_pb2.ExecuteRequest], context: Any
+    ) -> AsyncIterator[router_pb2.ExecuteResponse]:
+        self.tries += 1
+        raise Unavailable("This router is ill.", "ILL")
+        yield router_pb2.ExecuteResponse()  # makes it an async generator
+
+
+async def test_a_router_whose_streams_break_again_and_again_is_told_of_once(
+    client: EtcdClient, objects: ObjectStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    ill = Refusing(objects)
+    async with (
+        world(client, objects) as w,
+        router_member(client, ill, "ill"),
+        scheduler_member(client, objects),
+    ):
+        w.router.hold = asyncio.Event()
+        submitted = await w.submitter.submit(lines_of(["ok-1", "ok-2"]))
+        await eventually(lambda: ill.tries >= 4)
+        w.router.hold.set()
+        assert (await w.ended(submitted)).status == "completed"
+    told = [record for record in caplog.records if record.message == "a router's stream broke"]
+    assert len(told) == 1
 
 
 async def test_lines_wait_while_no_server_serves_and_use_up_no_attempts(
