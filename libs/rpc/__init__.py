@@ -3,10 +3,19 @@
 from libs.rpc.channel import call, connect, remaining, stream, upload
 from libs.rpc.lifecycle import Shutdown, run_service
 from libs.rpc.server import PortInUse, RpcServer
-from libs.rpc.status import abort, error_of, from_rpc_error, status_of, trailers_of
+from libs.rpc.status import (
+    ACCEPTED,
+    abort,
+    error_of,
+    from_rpc_error,
+    status_of,
+    trailers_of,
+    was_accepted,
+)
 from libs.rpc.tls import ClientTls, ServerTls, check_exposure, is_loopback
 
 __all__ = [
+    "ACCEPTED",
     "ClientTls",
     "PortInUse",
     "RpcServer",
@@ -25,4 +34,5 @@ __all__ = [
     "stream",
     "trailers_of",
     "upload",
+    "was_accepted",
 ]

@@ -6,6 +6,9 @@ A failure travels as a status code, its sentence, and trailing metadata, each on
     impala-field    the request's field at fault, percent-encoded UTF-8
     retry-after-ms  whole milliseconds, rounded up
 
+A server that has taken work on which a call then waits may say so at once by the initial metadata
+`ACCEPTED`; where the connection breaks later, the caller knows that the work may have begun.
+
 and the error's own hints, as they are.
 
 Classes map with their subclasses: a domain error needs no row. What the wire cannot carry (lone
@@ -29,6 +32,7 @@ from libs.errors import ImpalaError, RetryLater
 REASON_KEY = "impala-reason"
 FIELD_KEY = "impala-field"
 RETRY_AFTER_KEY = "retry-after-ms"
+ACCEPTED = (("impala-accepted", "1"),)
 
 _STATUS_BY_CLASS: dict[type[ImpalaError], grpc.StatusCode] = {
     errors.InvalidArgument: grpc.StatusCode.INVALID_ARGUMENT,
@@ -117,6 +121,14 @@ def from_rpc_error(failure: grpc.aio.AioRpcError) -> ImpalaError:
     if isinstance(error, RetryLater) and after.isdecimal():
         error.retry_after_s = int(after) / 1000
     return error
+
+
+def was_accepted(error: ImpalaError) -> bool:
+    """Whether the server had said `ACCEPTED` in the call that ended with `error`."""
+    failure = error.__cause__
+    if not isinstance(failure, grpc.aio.AioRpcError):
+        return False
+    return ACCEPTED[0] in tuple(failure.initial_metadata() or ())
 
 
 def _cut(text: str, limit: int) -> str:

@@ -8,6 +8,7 @@ import grpc
 from impala.common.v1 import common_pb2
 from impala.modelserver.v1 import modelserver_pb2, modelserver_pb2_grpc
 from libs.errors import InvalidArgument, Unavailable, Unimplemented
+from libs.rpc import ACCEPTED
 from services.modelserver.app import Booking, ModelServerApp
 from services.modelserver.core import checks
 from services.modelserver.herd.core.plan import FinishReason
@@ -27,6 +28,7 @@ _FINISH = {
     FinishReason.STOP: common_pb2.FINISH_REASON_STOP,
     FinishReason.LENGTH: common_pb2.FINISH_REASON_LENGTH,
     FinishReason.ABORT: common_pb2.FINISH_REASON_ABORTED,
+    FinishReason.ERROR: common_pb2.FINISH_REASON_ERROR,
 }
 
 
@@ -87,6 +89,7 @@ class ModelServerApi(modelserver_pb2_grpc.ModelServerServicer):
         checks.check_weights(request.min_seq, self._app.weights.seq)
         stream = self._app.submit(spec, _booking(request))
         try:
+            await context.send_initial_metadata(ACCEPTED)
             async for response in self._responses(stream, request):
                 yield response
         finally:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from libs.clock import Clock
-from libs.errors import AlreadyExists, ImpalaError, Internal, ResourceExhausted
+from libs.errors import AlreadyExists, ImpalaError, Internal, ResourceExhausted, Unavailable
 from libs.hashing import pack
 from libs.obs import METRICS, TTFT_BUCKETS, Metrics
 from services.modelserver.core.report_log import ReportLog
@@ -31,6 +31,7 @@ from services.modelserver.step_stream import StepStream
 log = logging.getLogger(__name__)
 
 _FETCH_TIMEOUT_S = 2.0
+_RESTART_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ class ModelServerApp:
         """Hand a step to the engine. Raises AlreadyExists or ResourceExhausted, and then nothing
         was started. The caller must read the stream to its end or call `abandon`."""
         if self.died.is_set():
-            raise _engine_gone()
+            raise Unavailable("The server restarts.", "RESTARTING", retry_after_s=_RESTART_S)
         if spec.step_id in self._running:
             raise AlreadyExists(f"Step {spec.step_id} runs here.", "STEP_RUNNING", "step_id")
         if len(self._running) >= self._max_waiting:
@@ -168,7 +169,7 @@ class ModelServerApp:
             self._running[update.step_id].stream.push(update, now)
         for ended in outcome.ended:
             running = self._running.pop(ended.step_id)
-            running.stream.end(ended, now)
+            running.stream.end(ended, now, _fault() if ended.faulty else None)
             self._report(running)
         if self._tier is not None and outcome.stores:
             self._tier.offer(outcome.stores)
@@ -178,7 +179,8 @@ class ModelServerApp:
             task.add_done_callback(self._fetches.discard)
 
     def engine_died(self, error: BaseException) -> None:
-        """The engine broke: every step ends with a status, and nothing new is taken."""
+        """The engine broke: every step ends with a status that says to try elsewhere, and nothing
+        new is taken. Hand-offs came before this, so no step that has ended is here any more."""
         log.critical("the engine stopped", exc_info=error)
         self.died.set()
         running, self._running = self._running, {}
@@ -246,7 +248,9 @@ def finished_step(running: _Running, unix_ms: int) -> FinishedStep:
         prompt_tokens=ended.prompt_tokens,
         cached_tokens=ended.cached_tokens,
         completion_tokens=stream.completion_tokens,
-        finish_reason=stream.finish_reasons.get(0, FinishReason.ABORT),
+        finish_reason=(
+            FinishReason.ERROR if ended.faulty else stream.finish_reasons.get(0, FinishReason.ABORT)
+        ),
         prompt_hashes=pack(ended.prompt_hashes),
         output_hashes=pack(ended.output_hashes),
         engine_s=ended.engine_s,
@@ -259,7 +263,15 @@ def finished_step(running: _Running, unix_ms: int) -> FinishedStep:
 
 
 def _engine_gone() -> ImpalaError:
-    return Internal("The engine stopped with an error; the server restarts.", "ENGINE_DIED")
+    return Unavailable(
+        "The engine stopped with an error; the server restarts.",
+        "ENGINE_DIED",
+        retry_after_s=_RESTART_S,
+    )
+
+
+def _fault() -> ImpalaError:
+    return Internal("The model failed on this request; others are not affected.", "STEP_FAULT")
 
 
 def _refusal(refused: Refused) -> ImpalaError:
@@ -268,4 +280,5 @@ def _refusal(refused: Refused) -> ImpalaError:
         return error
     if isinstance(error, DuplicateSequence):
         return AlreadyExists(f"Step {refused.step_id} runs here.", "STEP_RUNNING", "step_id")
-    return Internal(str(error), "BATCHER_REFUSED")
+    log.error("a step was refused", exc_info=error, extra={"step": refused.step_id})
+    return Internal("The engine did not take the step.", "BATCHER_REFUSED")

@@ -11,7 +11,8 @@ from services.modelserver.herd.engine.step import Admitted, ChoiceUpdate, StepEn
 
 
 class StepStream:
-    """Ends exactly once: `ended` is set, or `failure` is."""
+    """Ends exactly once: `failure` is what its caller is told if set, else `ended` is set. A step
+    that the engine ran and failed on has both: the report tells what was computed."""
 
     def __init__(self, arrived: float) -> None:
         self.arrived = arrived
@@ -48,9 +49,10 @@ class StepStream:
         self._updates.append(update)
         self._changed.set()
 
-    def end(self, ended: StepEnded, now: float) -> None:
+    def end(self, ended: StepEnded, now: float, failure: ImpalaError | None = None) -> None:
         self.ended = ended
         self.ended_at = now
+        self.failure = failure
         self._over.set()
         self._changed.set()
 

@@ -31,6 +31,7 @@ _FINISH = {
     "stop": common_pb2.FINISH_REASON_STOP,
     "length": common_pb2.FINISH_REASON_LENGTH,
     "abort": common_pb2.FINISH_REASON_ABORTED,
+    "error": common_pb2.FINISH_REASON_ERROR,
 }
 
 

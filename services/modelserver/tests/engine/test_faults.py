@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from transformers import LlamaForCausalLM
 
 from services.modelserver.herd.core.errors import EngineBroken
@@ -22,6 +21,7 @@ from services.modelserver.tests.models.factories import (
     prompt_of,
     reference_greedy,
     save_tiny,
+    save_tiny_nan,
 )
 
 POISON = 7
@@ -291,10 +291,7 @@ def test_the_trace_is_logged_once_with_the_step(
 def nan_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model whose embedding of POISON is no number."""
     folder = tmp_path_factory.mktemp("nan")
-    model = save_tiny(folder, tie_word_embeddings=False)
-    with torch.no_grad():
-        model.model.embed_tokens.weight[POISON] = float("nan")
-    model.save_pretrained(folder)
+    save_tiny_nan(folder, POISON)
     return folder
 
 

@@ -48,6 +48,15 @@ def save_tiny(folder: Path, seed: int = 0, **changes: Any) -> LlamaForCausalLM:
     return reference
 
 
+def save_tiny_nan(folder: Path, token: int) -> LlamaForCausalLM:
+    """A tiny model that fails on prompts with ``token``: its embedding is no number."""
+    reference = tiny_llama(tie_word_embeddings=False)
+    with torch.no_grad():
+        reference.model.embed_tokens.weight[token] = float("nan")
+    reference.save_pretrained(folder)
+    return reference
+
+
 def load_tiny(folder: Path) -> LlamaModel:
     return load_model(folder, "float32").model
 
