@@ -12,6 +12,7 @@ import orjson
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match, Route
 
 from services.router.failures import INVALID, Failure, failure_of
 
@@ -40,7 +41,24 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
     }
     message, code = known.get(error.status_code, (str(error.detail), None))
     headers = dict(error.headers or {})
+    if error.status_code == 405:
+        headers["Allow"] = ", ".join(_allowed(request))
     return failure_response(Failure(error.status_code, INVALID, message, None, code, headers))
+
+
+def _allowed(request: Request) -> list[str]:
+    """Methods of all routes of the path; a framework's 405 knows those of one."""
+    routes = [
+        route
+        for route in request.app.routes
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
+    ]
+    return sorted({method for route in routes for method in route.methods or ()})
+
+
+async def on_disconnect(request: Request, error: Exception) -> Response:
+    """The client left while it sent; nobody reads this."""
+    return Response(status_code=499)
 
 
 async def on_error(request: Request, error: Exception) -> Response:

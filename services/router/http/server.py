@@ -13,6 +13,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from libs.errors import StartupError
+from services.router.http.protocol import Protocol
 
 BACKLOG = 1024
 KEEP_ALIVE_S = 75
@@ -64,7 +65,7 @@ class HttpServer:
         self.url = f"{'https' if tls_cert else 'http'}://{shown}:{self.port}"
         config = uvicorn.Config(
             app,
-            http="httptools",
+            http=Protocol,
             ws="none",
             lifespan="off",
             log_config=None,
