@@ -48,6 +48,7 @@ from services.router.parts import Parts
 from services.router.pipeline import Pipeline
 from services.router.placing import Placing
 from services.router.prepare import Preparer
+from services.router.request_bytes import RequestBytes
 from services.router.results import Results
 from services.router.runs import Runs
 from services.router.steps import Steps
@@ -156,10 +157,12 @@ class Router:
         self._closers.append(_later(sweeping.cancel))
         meter = Meter(self._metrics)
         pipeline = Pipeline(steps, self.maker.clock, meter, config.member)
+        request_bytes = RequestBytes(config.max_request_bytes)
         files = Files(
             client,
             self._objects,
             self.maker,
+            request_bytes,
             max_batch_bytes=config.max_batch_bytes,
             max_bytes=config.max_file_bytes,
         )
@@ -184,6 +187,7 @@ class Router:
                 epochs,
                 line_timeout_s=config.line_timeout_s,
             ),
+            request_bytes=request_bytes,
             metrics=self._metrics,
         )
 

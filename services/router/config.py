@@ -44,6 +44,11 @@ class RouterConfig(ServiceConfig):
     sweep_s: float = setting(
         600.0, "Seconds between looks for expired files, whose content is deleted.", minimum=1
     )
+    max_request_bytes: int = setting(
+        256 << 20,
+        "Bytes of requests held at once; what comes beyond is told to come again (503).",
+        minimum=8 << 20,
+    )
     max_batch_bytes: int = setting(200_000_000, "Largest batch input file.", minimum=1)
     max_batch_lines: int = setting(50_000, "Most requests in a batch input file.", minimum=1)
     max_file_bytes: int = setting(512_000_000, "Largest file of any purpose.", minimum=1)

@@ -23,12 +23,15 @@ from services.router.core.paging import check_after
 from services.router.domain_errors import FileInUse, NoSuchFile
 from services.router.identity import Maker
 from services.router.records import Page, Stored, encode, list_page, load
+from services.router.request_bytes import Hold, RequestBytes
 
 PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
 BATCH_EXPIRY_S = 30 * 86_400
 EXPIRY_RANGE_S = (3600, 2_592_000)
 _MAX_DIGITS = 10
 
+UPLOAD_BYTES = 4 << 20
+"""What an upload is reckoned to hold: chunks on their way, and what the writer collects."""
 _WRITE_BYTES = 1 << 20
 _ID_CHARS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
 
@@ -41,6 +44,7 @@ class Files:
         client: EtcdClient,
         objects: ObjectStore,
         maker: Maker,
+        request_bytes: RequestBytes,
         *,
         max_batch_bytes: int = 200_000_000,
         max_bytes: int = 512_000_000,
@@ -48,14 +52,21 @@ class Files:
         self._client = client
         self._objects = objects
         self._maker = maker
+        self._request_bytes = request_bytes
         self._max_batch_bytes = max_batch_bytes
         self._max_bytes = max_bytes
 
     async def begin(self, account: str) -> Upload:
-        """A new upload, to be used with `async with`."""
-        file_id = self._maker.file_id()
-        writer = await self._objects.put_stream(keys.file_object(account, file_id))
-        return Upload(self, account, file_id, writer, self._max_bytes)
+        """A new upload, to be used with `async with`. Raises TooManyBytes."""
+        hold = self._request_bytes.hold()
+        hold.at_least(UPLOAD_BYTES)
+        try:
+            file_id = self._maker.file_id()
+            writer = await self._objects.put_stream(keys.file_object(account, file_id))
+        except BaseException:
+            hold.release()
+            raise
+        return Upload(self, account, file_id, writer, hold, self._max_bytes)
 
     async def register(self, record: FileRecord) -> None:
         """Writes the record of a file whose content is in the store."""
@@ -147,13 +158,20 @@ class Upload:
     """
 
     def __init__(
-        self, files: Files, account: str, file_id: str, writer: ObjectWriter, max_bytes: int
+        self,
+        files: Files,
+        account: str,
+        file_id: str,
+        writer: ObjectWriter,
+        hold: Hold,
+        max_bytes: int,
     ) -> None:
         self.account = account
         self.file_id = file_id
         self.size = 0
         self._files = files
         self._writer = writer
+        self._hold = hold
         self._max_bytes = max_bytes
         self._buffer = bytearray()
         self._utf8 = Utf8Validator()
@@ -164,12 +182,17 @@ class Upload:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        if not self._finished:
-            with contextlib.suppress(OSError):
-                await self._writer.abort()
+        try:
+            if not self._finished:
+                with contextlib.suppress(OSError):
+                    await self._writer.abort()
+        finally:
+            self._hold.release()
 
     async def write(self, chunk: bytes) -> None:
-        """Raises BadRequest beyond the largest size of any file."""
+        """Raises BadRequest beyond the largest size of any file, TooManyBytes for a chunk that
+        there is no room for."""
+        self._hold.at_least(len(chunk))
         self.size += len(chunk)
         if self.size > self._max_bytes:
             raise too_large(self._max_bytes)

@@ -13,6 +13,7 @@ from services.router.files import Files
 from services.router.fleets import Fleets
 from services.router.indexing import Indexer
 from services.router.jobs import Jobs
+from services.router.request_bytes import RequestBytes
 from services.router.results import Results
 from services.router.runs import Runs
 
@@ -31,4 +32,5 @@ class Parts:
     results: Results
     indexer: Indexer
     executor: Executor
+    request_bytes: RequestBytes
     metrics: Metrics

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,6 +24,7 @@ from services.router.fleets import Fleets
 from services.router.jobs import Jobs
 from services.router.text_model import Prompt, TextModel
 from services.router.text_models import TextModels
+from services.router.tokenizing import Tokenizing
 
 INLINE_CHARS = 2048
 """Texts up to here are rendered and tokenized on the event loop: a few milliseconds at most."""
@@ -63,8 +62,6 @@ class _Target(NamedTuple):
 
 
 class Preparer:
-    """Owner of the small thread pool that long texts are tokenized on."""
-
     def __init__(
         self, fleets: Fleets, jobs: Jobs, models: TextModels, *, wait_for_server_s: float
     ) -> None:
@@ -72,7 +69,7 @@ class Preparer:
         self._jobs = jobs
         self._models = models
         self._wait_s = wait_for_server_s
-        self._pool = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
+        self._tokenizing = Tokenizing()
 
     async def prepare(self, call: Call) -> Prepared:
         """Raises RequestError, InvalidArgument, NoSuchModel or NoServer."""
@@ -126,14 +123,13 @@ class Preparer:
         if text_size(request) <= INLINE_CHARS:
             prompts = text_model.prompts(request)
         else:
-            loop = asyncio.get_running_loop()
-            prompts = await loop.run_in_executor(self._pool, text_model.prompts, request)
+            prompts = await self._tokenizing.prompts(text_model, request)
         for index, prompt in enumerate(prompts):
             check_tokens(prompt.tokens, info.vocab_size, index, len(prompts))
         return prompts
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._tokenizing.close()
 
 
 def _fleet_of(call: Call, jobs: Sequence[Job]) -> tuple[str, str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from libs.errors import Cancelled
 from libs.text import (
     ChatTemplate,
     NoChatTemplate,
@@ -48,11 +49,22 @@ class TextModel:
             template = None
         return cls(tokenizer, template)
 
-    def prompts(self, request: GenerationRequest) -> list[Prompt]:
-        """The prompt of a chat, or each prompt of a completion. Raises InvalidArgument."""
+    def prompts(
+        self, request: GenerationRequest, is_wanted: Callable[[], bool] = lambda: True, /
+    ) -> list[Prompt]:
+        """The prompt of a chat, or each prompt of a completion.
+
+        is_wanted: asked before each prompt; Cancelled is raised once it is not. Raises
+        InvalidArgument.
+        """
         if request.messages:
             return [self._chat(request)]
-        return [self._prompt(prompt) for prompt in request.prompts]
+        found = []
+        for prompt in request.prompts:
+            if not is_wanted():
+                raise Cancelled("Nobody waits for the prompts any more.", "CALLER_LEFT")
+            found.append(self._prompt(prompt))
+        return found
 
     def _chat(self, request: GenerationRequest) -> Prompt:
         if self._template is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 
 import orjson
 
@@ -27,7 +27,7 @@ class InferenceApi(router_pb2_grpc.InferenceServicer):
     async def Complete(
         self, request: router_pb2.CompleteRequest, context: Context
     ) -> router_pb2.CompleteResponse:
-        with as_status():
+        with as_status(), self._hold(request):
             call = self._call(request, context, stream=False)
             prepared = await self._parts.completions.prepare(call)
             reply = await self._parts.completions.complete(prepared)
@@ -38,7 +38,7 @@ class InferenceApi(router_pb2_grpc.InferenceServicer):
     async def StreamComplete(
         self, request: router_pb2.CompleteRequest, context: Context
     ) -> AsyncGenerator[router_pb2.CompleteChunk, None]:
-        with as_status():
+        with as_status(), self._hold(request):
             call = self._call(request, context, stream=True)
             prepared = await self._parts.completions.prepare(call)
             request_id = call.request_id
@@ -69,6 +69,13 @@ class InferenceApi(router_pb2_grpc.InferenceServicer):
                 for name, info in sorted(fleets.models().items())
             ]
         )
+
+    @contextlib.contextmanager
+    def _hold(self, request: router_pb2.CompleteRequest) -> Iterator[None]:
+        """The message is here already; beyond the budget nothing more is made of it."""
+        with self._parts.request_bytes.hold() as hold:
+            hold.take(len(request.body_json))
+            yield
 
     def _call(self, request: router_pb2.CompleteRequest, context: Context, *, stream: bool) -> Call:
         account = account_of(self._parts, context)

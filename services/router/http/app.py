@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
 from libs.cluster.errors import ClusterError
@@ -13,9 +14,10 @@ from libs.errors import ImpalaError
 from services.router.core.errors import RequestError
 from services.router.http.batches import BatchRoutes
 from services.router.http.completions import CompletionRoutes
-from services.router.http.errors import on_error, on_http_exception
+from services.router.http.errors import on_disconnect, on_error, on_http_exception
 from services.router.http.files import FileRoutes
 from services.router.http.health import HealthRoutes
+from services.router.http.held_bytes import HeldBytes
 from services.router.http.jobs import JobRoutes
 from services.router.http.models import ModelRoutes
 from services.router.http.request_id import RequestIds
@@ -43,8 +45,9 @@ def http_app(
             ImpalaError: on_error,
             ClusterError: on_error,
             TimeoutError: on_error,
+            ClientDisconnect: on_disconnect,
             Exception: on_error,
         },
     )
     app.router.redirect_slashes = False
-    return RequestIds(app, maker)
+    return HeldBytes(RequestIds(app, maker), parts.request_bytes)

@@ -8,8 +8,11 @@ import orjson
 from starlette.requests import Request
 
 from services.router.core.errors import BadRequest, RequestError
+from services.router.http.held_bytes import hold_of
+from services.router.timely import IDLE_S, timely
 
 MAX_BODY_BYTES = 64 << 20
+_MAX_DIGITS = 20
 
 
 class BodyTooLarge(RequestError):
@@ -20,6 +23,17 @@ class BodyTooLarge(RequestError):
     def __init__(self, limit: int) -> None:
         super().__init__(
             f"The request's body is larger than {limit} bytes.", None, "request_too_large"
+        )
+
+
+class BodyTooSlow(RequestError):
+    """408."""
+
+    status = 408
+
+    def __init__(self, idle_s: float) -> None:
+        super().__init__(
+            f"Nothing of the request's body came for {idle_s:g} seconds.", None, "request_timeout"
         )
 
 
@@ -42,13 +56,22 @@ async def read_json(request: Request, *, limit: int = MAX_BODY_BYTES) -> dict[st
     return body
 
 
-async def read_body(request: Request, limit: int) -> bytes:
+async def read_body(request: Request, limit: int, idle_s: float = IDLE_S) -> bytes:
+    """Bytes of the body, held for the request. Raises BodyTooLarge or TooManyBytes before more is
+    read than there is room for, and BodyTooSlow where nothing comes for `idle_s` seconds."""
+    hold = hold_of(request.scope)
+    limit = min(limit, hold.limit)
     declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > limit:
-        raise BodyTooLarge(limit)
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > limit:
+    if declared.isdecimal():
+        # Digits may be many; what is longer than the limit's own is larger than it.
+        size = int(declared[:_MAX_DIGITS])
+        if size > limit:
             raise BodyTooLarge(limit)
+        hold.check(size)
+    body = bytearray()
+    async for chunk in timely(request.stream(), BodyTooSlow(idle_s), idle_s):
+        if len(body) + len(chunk) > limit:
+            raise BodyTooLarge(limit)
+        hold.take(len(chunk))
+        body += chunk
     return bytes(body)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Mapping
-from typing import Any
+from collections.abc import AsyncGenerator, Coroutine, Mapping
+from typing import Any, TypeVar
 
 import orjson
 from starlette.requests import Request
@@ -31,6 +31,8 @@ NOT_YET = ("/v1/embeddings", "/v1/responses", "/v1/messages")
 WEIGHT_VERSION_HEADER = "x-impala-weight-version"
 TRACE_HEADER = "x-impala-trace-id"
 MAX_HEADER_CHARS = 256
+
+T = TypeVar("T")
 
 
 class CompletionRoutes:
@@ -60,9 +62,12 @@ class CompletionRoutes:
             trace=trace_of(request.headers),
         )
         if call.body.get("stream") is True:
-            prepared = await self._parts.completions.prepare(call)
-            return _Streamed(self._parts, prepared)
+            return await self._streamed(request, call)
         return await self._whole(request, call)
+
+    async def _streamed(self, request: Request, call: Call) -> Response:
+        prepared = await self._while_there(request, call, self._parts.completions.prepare(call))
+        return _gone() if prepared is None else _Streamed(self._parts, prepared)
 
     async def _whole(self, request: Request, call: Call) -> Response:
         async def work() -> Response:
@@ -73,19 +78,32 @@ class CompletionRoutes:
                 headers[TRACE_HEADER] = reply.trace_id
             return Response(orjson.dumps(reply.body), 200, headers, "application/json")
 
-        try:
-            response = await until_disconnect(request.receive, work())
-        except ClientGone:
-            self._count(call, 499)
-            return Response(status_code=499)
-        except Exception as error:
-            self._count(call, failure_of(error).status)
-            raise
+        response = await self._while_there(request, call, work())
+        if response is None:
+            return _gone()
         self._count(call, 200)
         return response
 
+    async def _while_there(
+        self, request: Request, call: Call, work: Coroutine[Any, Any, T]
+    ) -> T | None:
+        """The work's result; None where the client left before it. What did not succeed is
+        counted."""
+        try:
+            return await until_disconnect(request.receive, work)
+        except ClientGone:
+            self._count(call, 499)
+            return None
+        except Exception as error:
+            self._count(call, failure_of(error).status)
+            raise
+
     def _count(self, call: Call, status: int) -> None:
         self._parts.completions.count(call, status)
+
+
+def _gone() -> Response:
+    return Response(status_code=499)
 
 
 class _Streamed(Response):

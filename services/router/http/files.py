@@ -16,8 +16,10 @@ from services.router.core.paging import list_envelope, parse_limit
 from services.router.core.request_fields import unknown
 from services.router.files import Upload, form_expiry
 from services.router.http.auth import account_of
+from services.router.http.body import BodyTooSlow
 from services.router.http.multipart import FieldPart, FileChunk, FileStart, parse_multipart
 from services.router.parts import Parts
+from services.router.timely import IDLE_S, timely
 from services.router.views import file_view
 
 MAX_PAGE = 10_000
@@ -40,7 +42,7 @@ class FileRoutes:
 
     async def upload(self, request: Request) -> Response:
         account = account_of(self._parts, request)
-        body = request.stream()
+        body = timely(request.stream(), BodyTooSlow(IDLE_S))
         try:
             async with await self._parts.files.begin(account) as upload:
                 record = await _receive(request.headers.get("content-type", ""), body, upload)
@@ -126,6 +128,6 @@ async def _drain(body: AsyncIterator[bytes]) -> None:
             taken += len(chunk)
             if taken > _DRAIN_BYTES:
                 return
-    except (ClientDisconnect, RuntimeError):
-        # Gone, or read to its end already.
+    except (BodyTooSlow, ClientDisconnect, RuntimeError):
+        # Slow, gone, or read to its end already.
         return

@@ -14,6 +14,7 @@ from libs.records.batch import FileRecord
 from services.router.files import Files
 from services.router.identity import Maker
 from services.router.records import encode
+from services.router.request_bytes import RequestBytes
 from services.router.sweeper import Sweeper
 
 NOW = 1_700_000_000
@@ -130,7 +131,7 @@ async def test_the_files_that_are_shown_are_those_that_have_not_expired(
     etcd_client: EtcdClient, objects: ObjectStore, clock: ManualClock
 ) -> None:
     await add_file(etcd_client, objects, "file-1", NOW + 10)
-    files = Files(etcd_client, objects, Maker(clock))
+    files = Files(etcd_client, objects, Maker(clock), RequestBytes(8 << 20))
 
     async def shown() -> list[str]:
         page = await files.page("ann", limit=5, after="", newest_first=True, purpose="")

@@ -1,0 +1,28 @@
+"""Every request has a hold on the process's request bytes, given back when it is answered."""
+
+from __future__ import annotations
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from services.router.request_bytes import Hold, RequestBytes
+
+_KEY = "impala.hold"
+
+
+def hold_of(scope: Scope) -> Hold:
+    hold = scope[_KEY]
+    assert isinstance(hold, Hold)
+    return hold
+
+
+class HeldBytes:
+    """ASGI middleware."""
+
+    def __init__(self, app: ASGIApp, budget: RequestBytes) -> None:
+        self._app = app
+        self._budget = budget
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._budget.hold() as hold:
+            scope[_KEY] = hold
+            await self._app(scope, receive, send)
