@@ -159,7 +159,7 @@ class Indexer:
         if not jobs:
             message = (
                 f"The account has no job for the model {model!r}: create one with 'impala jobs "
-                "create'."
+                f"create --model {model}'."
             )
             return "", LineError(MODEL_NOT_FOUND, None, message, "job_id")
         names = ", ".join(job.id for job in jobs[:NAMED_JOBS])
