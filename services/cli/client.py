@@ -306,6 +306,11 @@ def _api_error(response: httpx.Response) -> ApiError:
         envelope = {}
     message = str(envelope.get("message") or f"{response.url} answered {response.status_code}.")
     code = str(envelope.get("code") or "")
+    if response.status_code == httpx.codes.UNAUTHORIZED:
+        message = (
+            f"{message.partition(':')[0].rstrip('.')}: give --api-key or set IMPALA_API_KEY; "
+            "'impala keys create --account NAME' makes a key."
+        )
     if code in LISTS:
         message = f"{message.rstrip('.')}: '{LISTS[code]}' shows those that there are."
     return ApiError(message, response.status_code, code)

@@ -41,6 +41,11 @@ async def check(client: Client, wanted: str, models: Sequence[str]) -> None:
         await named(client, wanted, model)
         return
     jobs = await jobs_of(client, model) if model else []
+    if model and not jobs and model in [each["id"] for each in await client.models()]:
+        raise Usage(
+            f"There is no job for the model {model!r} yet: make one with 'impala jobs create "
+            f"--model {model}'."
+        )
     if len(jobs) > 1:
         ids = ", ".join(job["id"] for job in jobs[:NAMED])
         more = f" and {len(jobs) - NAMED} more" if len(jobs) > NAMED else ""

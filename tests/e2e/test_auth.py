@@ -19,13 +19,18 @@ def test_from_the_first_start_with_keys_to_a_run(
     stack = Stack(tmp_path, ["--auth"])
     stack.start()
     try:
-        assert "run 'impala keys create --account NAME'" in stack.said()
-        assert f"'impala jobs create --model {MODEL}'" in stack.said()
+        where = f"--state {stack.state.path}"
+        assert f"IMPALA_API_KEY=$(impala keys create --account me {where})" in stack.said()
+        assert f"impala jobs create --model {MODEL} {where}" in stack.said()
         assert 'api_key=os.environ["IMPALA_API_KEY"]' in stack.said()
         refused = stack.impala("run", source, "-o", output)
         assert (refused.code, refused.err.count("\n")) == (1, 1)
+        assert "set IMPALA_API_KEY; 'impala keys create --account NAME'" in refused.err
         key = stack.impala("keys", "create", "--account", "acme").out.strip()
         monkeypatch.setenv("IMPALA_API_KEY", key)
+        jobless = stack.impala("batch", "submit", source)
+        assert (jobless.code, jobless.err.count("\n")) == (2, 1)
+        assert f"'impala jobs create --model {MODEL}'" in jobless.err
         job = stack.impala("jobs", "create", "--model", MODEL).out.strip()
         done = stack.impala("run", source, "-o", output, "--json")
         assert done.code == 0, done.err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -106,31 +107,33 @@ async def _up(state: StateDir, settings: Settings, api_key: str) -> int:
     with StartReporter() as reporter, Interrupts() as interrupts:
         instance = LocalInstance(state, settings, reporter, api_key=api_key)
         interrupts.call(instance.interrupt)
-        if settings.auth and not api_key:
-            reporter.say(
-                "--auth without a key: once it is ready, run 'impala keys create --account NAME', "
-                "set IMPALA_API_KEY to the key, then run "
-                f"'impala jobs create --model {settings.served_name}' (or start again with the key)"
-            )
         async with instance:
             reporter.settled()
-            say(_summary(state.require(), state, settings))
+            say(_summary(state.require(), state, settings, without_job=instance.job is None))
             await instance.ended()
     return 0
 
 
-def _summary(instance: Instance, state: StateDir, settings: Settings) -> str:
+def _summary(instance: Instance, state: StateDir, settings: Settings, *, without_job: bool) -> str:
     body = f'{{"model": "{instance.model}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
     imports = "import os\n  " if settings.auth else ""
     key = 'os.environ["IMPALA_API_KEY"]' if settings.auth else '"none"'
     header = ' -H "authorization: Bearer $IMPALA_API_KEY"' if settings.auth else ""
+    where = _where(state)
+    first = ""
+    if without_job:
+        first = f"""
+It asks for API keys. Without one yet (it is shown once), and without a job for batches:
+  export IMPALA_API_KEY=$(impala keys create --account me{where})
+  impala jobs create --model {instance.model}{where}
+"""
     servers = "1 model server" if settings.servers == 1 else f"{settings.servers} model servers"
     return f"""
 Impala is ready at {instance.url}
   model    {instance.model} ({instance.precision}, {servers}, {settings.threads_each} threads each)
   etcd     {instance.etcd}
   state    {state.path} (logs in {state.logs})
-
+{first}
 Try it:
   curl {instance.url}/v1/chat/completions -H 'content-type: application/json'{header} \\
     -d '{body}'
@@ -139,8 +142,15 @@ Try it:
   client = OpenAI(base_url="{instance.url}/v1", api_key={key})
   client.chat.completions.create(model="{instance.model}", messages=[...])
 
-  impala run IN.jsonl -o OUT.jsonl --model {instance.model}
+  impala run IN.jsonl -o OUT.jsonl --model {instance.model}{where}
 """
+
+
+def _where(state: StateDir) -> str:
+    """The flag with which other commands find this instance."""
+    if state.path == StateDir.named(None).path:
+        return ""
+    return f" --state {shlex.quote(str(state.path))}"
 
 
 def _detached(state: StateDir) -> int:
