@@ -12,7 +12,6 @@ from tests.e2e import batches
 from tests.e2e.batches import chat_line
 from tests.e2e.stack import Stack
 
-
 SERVICES = ("router", "scheduler", "modelserver", "kvstore", "leap")
 
 
