@@ -50,17 +50,27 @@ class Once:
         self._client = client
         self._key = keys.idempotency(account, _name(kind, key)) if key else None
         self._fingerprint = fingerprint(request)
+        self._found: Entry | None = None
+        self._is_spent = False
 
     async def made(self) -> str | None:
         """Id of what the key has made already. Raises IdempotencyKeyReused."""
         if self._key is None:
             return None
-        entry = await self._client.get(self._key)
-        return None if entry is None else self.read(entry)
+        self._found = await self._client.get(self._key)
+        return None if self._found is None else self.read(self._found)
+
+    def renew(self) -> None:
+        """What `made` told of has been deleted since: the key may make it anew."""
+        self._is_spent = True
 
     def compares(self) -> list[Compare]:
-        """That nothing was made under the key."""
-        return [] if self._key is None else [Compare.absent(self._key)]
+        """That nothing was made under the key; after `renew`, nothing since."""
+        if self._key is None:
+            return []
+        if self._is_spent and self._found is not None:
+            return [Compare.mod(self._key) == self._found.mod_revision]
+        return [Compare.absent(self._key)]
 
     async def puts(self, made_id: str) -> list[Put]:
         """The marker, for the transaction that makes `made_id`."""

@@ -70,7 +70,10 @@ class Jobs:
         once = Once(self._client, account, "job", idempotency_key, asked)
         made = await once.made()
         if made is not None:
-            return await self.load(account, made)
+            try:
+                return await self.load(account, made)
+            except NoSuchJob:
+                once.renew()
         may_be_made()
         while True:
             job = Job(

@@ -120,6 +120,19 @@ async def test_what_was_made_is_told_also_when_it_could_not_be_made_now(
     assert (await http.post("/v1/batches", json=asked, headers=KEY)).json() == first
 
 
+async def test_a_deleted_jobs_key_makes_one_new_job(stage: Stage) -> None:
+    http = stage.http()
+    asked = asked_of("/imp/v1/jobs", "")
+    first = (await http.post("/imp/v1/jobs", json=asked, headers=KEY)).json()
+    await http.delete(f"/imp/v1/jobs/{first['id']}")
+    answers = await asyncio.gather(
+        *(http.post("/imp/v1/jobs", json=asked, headers=KEY) for _ in range(5))
+    )
+    made = {answer.json()["id"] for answer in answers}
+    assert len(made) == 1
+    assert made != {first["id"]}
+
+
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_key_that_is_too_long_is_refused(stage: Stage, file_id: str, path: str) -> None:
     headers = {"idempotency-key": "k" * 1001}
