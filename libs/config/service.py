@@ -18,6 +18,14 @@ class ServiceConfig:
     etcd: tuple[str, ...] = setting(
         ("127.0.0.1:2379",), "etcd endpoints, host:port separated by commas."
     )
+    etcd_ca: pathlib.Path | None = setting(
+        None,
+        "CA of etcd's certificate, PEM; with it etcd is spoken to in TLS.",
+    )
+    etcd_cert: pathlib.Path | None = setting(
+        None, "Certificate to show etcd, PEM; its common name is etcd's user."
+    )
+    etcd_key: pathlib.Path | None = setting(None, "That certificate's private key, PEM.")
     member: str = setting("", "This member's name in the cluster; empty: host and port make it.")
     tls_cert: pathlib.Path | None = setting(None, "Server certificate chain, PEM.")
     tls_key: pathlib.Path | None = setting(None, "The certificate's private key, PEM.")
@@ -39,7 +47,10 @@ class ServiceConfig:
     def __post_init__(self) -> None:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("--tls-cert and --tls-key go together: give both or neither.")
-        for path in (self.tls_cert, self.tls_key, self.tls_ca):
+        if (self.etcd_cert is None) != (self.etcd_key is None):
+            raise ConfigError("--etcd-cert and --etcd-key go together: give both or neither.")
+        etcd_files = (self.etcd_ca, self.etcd_cert, self.etcd_key)
+        for path in (self.tls_cert, self.tls_key, self.tls_ca, *etcd_files):
             if path is not None and not path.is_file():
                 raise ConfigError(f"The TLS file {path} does not exist.")
         if not self.etcd:

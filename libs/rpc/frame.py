@@ -53,6 +53,13 @@ def client_tls(config: ServiceConfig) -> ClientTls | None:
     return ClientTls(config.tls_ca, config.tls_cert, config.tls_key)
 
 
+def etcd_tls(config: ServiceConfig) -> ClientTls | None:
+    """How etcd is dialled; None = without TLS."""
+    if config.etcd_ca is None and config.etcd_cert is None:
+        return None
+    return ClientTls(config.etcd_ca, config.etcd_cert, config.etcd_key)
+
+
 def address_for_peers(config: ServiceConfig, rpc: RpcServer) -> str:
     """host:port that others dial: as advertised, else as bound, with this host's name for a
     wildcard."""
@@ -69,7 +76,7 @@ def member_id_of(config: ServiceConfig, service: str, address: str) -> str:
 @asynccontextmanager
 async def cluster_of(config: ServiceConfig) -> AsyncIterator[EtcdClient]:
     """A client of the cluster's etcd, known to answer. Raises StartupError when it does not."""
-    async with EtcdClient(config.etcd) as client:
+    async with EtcdClient(config.etcd, tls=etcd_tls(config)) as client:
         try:
             await client.get(ROOT)
         except ClusterUnavailable as error:

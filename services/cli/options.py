@@ -9,7 +9,9 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from libs.rpc import ClientTls
 from services.cli.client import Client
+from services.cli.cluster import Etcds
 from services.cli.errors import Usage
 from services.cli.state_dir import StateDir
 
@@ -37,6 +39,22 @@ Etcd = Annotated[
     str,
     typer.Option("--etcd", help="etcd, host:port; else the one of --state.", envvar="IMPALA_ETCD"),
 ]
+EtcdCa = Annotated[
+    Path | None,
+    typer.Option(
+        "--etcd-ca",
+        help="CA of etcd's certificate, PEM; with it etcd is spoken to in TLS.",
+        envvar="IMPALA_ETCD_CA",
+    ),
+]
+EtcdCert = Annotated[
+    Path | None,
+    typer.Option("--etcd-cert", help="Certificate to show etcd.", envvar="IMPALA_ETCD_CERT"),
+]
+EtcdKey = Annotated[
+    Path | None,
+    typer.Option("--etcd-key", help="Its private key.", envvar="IMPALA_ETCD_KEY"),
+]
 
 
 def client_of(url: str, api_key: str, state: Path | None) -> Client:
@@ -56,11 +74,21 @@ def with_client(
     return asyncio.run(connected())
 
 
-def etcd_of(etcd: str, state: Path | None) -> list[str]:
-    """Endpoints. Raises CliError if none was named and no instance runs."""
+def etcd_of(
+    etcd: str, state: Path | None, ca: Path | None, cert: Path | None, key: Path | None
+) -> Etcds:
+    """Raises CliError if none was named and no instance runs, Usage for what cannot be meant."""
     named = etcd or StateDir.named(state).require().etcd
     endpoints = [each.strip() for each in named.split(",")]
     for each in endpoints:
         if "/" in each or not each.rpartition(":")[2].isdecimal():
-            raise Usage(f"--etcd has {each!r}, but an endpoint is host:port, without a scheme.")
-    return endpoints
+            raise Usage(
+                f"--etcd has {each!r}, but an endpoint is host:port, without a scheme; TLS is what "
+                "--etcd-ca asks for."
+            )
+    if (cert is None) != (key is None):
+        raise Usage("--etcd-cert and --etcd-key go together: give both or neither.")
+    for path in (ca, cert, key):
+        if path is not None and not path.is_file():
+            raise Usage(f"The TLS file {path} does not exist.")
+    return Etcds(endpoints, ClientTls(ca, cert, key) if ca or cert else None)

@@ -27,6 +27,7 @@ from libs.objects import ObjectStore, open_store
 from libs.obs import METRICS, Metrics
 from libs.records.members import RouterInfo
 from libs.rpc import ClientTls, RpcServer, ServerTls
+from libs.rpc.frame import etcd_tls
 from services.router.access import Access
 from services.router.batches import Batches
 from services.router.channels import Channels
@@ -75,7 +76,7 @@ class Router:
         self.config = config
         self.maker = Maker(clock or SystemClock())
         self._metrics = metrics
-        self._client = EtcdClient(config.etcd)
+        self._client = EtcdClient(config.etcd, tls=etcd_tls(config))
         self._objects = objects or open_store(config.objects)
         self._channels = Channels(_client_tls(config))
         self._load = load_text_model or _loader(config)

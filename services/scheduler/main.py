@@ -15,7 +15,7 @@ from libs.objects import open_store
 from libs.obs import setup_logging
 from libs.records import ids
 from libs.rpc import Shutdown, run_service
-from libs.rpc.frame import client_tls, member_id_of, serve_member, server_of
+from libs.rpc.frame import client_tls, etcd_tls, member_id_of, serve_member, server_of
 from services.scheduler.adapters.batch_routers import GrpcBatchRouters
 from services.scheduler.adapters.channels import Channels
 from services.scheduler.adapters.model_servers import GrpcModelServers
@@ -35,7 +35,7 @@ async def serve(config: SchedulerConfig, shutdown: Shutdown) -> None:
     clock = SystemClock()
     objects = open_store(config.objects)
     config = _named(config)
-    async with EtcdClient(config.etcd) as client:
+    async with EtcdClient(config.etcd, tls=etcd_tls(config)) as client:
         views = ClusterViews(client)
         try:
             await views.start()

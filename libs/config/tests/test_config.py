@@ -90,6 +90,8 @@ def test_a_switch_can_be_set_both_ways(text: str, value: bool) -> None:
         (["--verbose=maybe"], "--verbose is 'maybe': not true or false."),
         (["--etcd", "localhost"], "--etcd has 'localhost', but an endpoint is host:port."),
         (["--tls-cert", "/nowhere"], "--tls-cert and --tls-key go together"),
+        (["--etcd-key", "/nowhere"], "--etcd-cert and --etcd-key go together"),
+        (["--etcd-ca", "/nowhere"], "The TLS file /nowhere does not exist."),
         (["--tls-ca", "/nowhere"], "The TLS file /nowhere does not exist."),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,12 +19,14 @@ from libs.rpc.frame import (
     address_for_peers,
     client_tls,
     cluster_of,
+    etcd_tls,
     member_id_of,
     serve_member,
     server_of,
     server_tls,
 )
 from libs.testing.etcd import EtcdProcess
+from libs.testing.tls import Authority
 
 WITHIN_S = 20.0
 
@@ -89,3 +92,18 @@ async def test_a_replaced_member_stops_with_its_sentence_and_the_new_one_stays()
                 )
                 shutdown.request("the test is over")
                 await new
+
+
+async def test_a_member_speaks_to_etcd_in_mutual_tls_by_its_flags(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    cert, key = authority.issue("etcd")
+    with EtcdProcess(tls=ServerTls(cert, key, client_ca=authority.cert)) as etcd:
+        cert, key = authority.issue("kvstore")
+        plain = ServiceConfig(etcd=(etcd.endpoint,))
+        known = replace(plain, etcd_ca=authority.cert, etcd_cert=cert, etcd_key=key)
+        assert etcd_tls(plain) is None
+        async with cluster_of(known) as client:
+            await client.put("/impala/a", b"1")
+        with pytest.raises(StartupError, match="--etcd"):
+            async with cluster_of(plain):
+                raise AssertionError("etcd let one in without a certificate")

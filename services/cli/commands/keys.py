@@ -29,6 +29,9 @@ def create(
     name: Annotated[str, typer.Option(help="For people.")] = "",
     as_json: options.AsJson = False,
     etcd: options.Etcd = "",
+    etcd_ca: options.EtcdCa = None,
+    etcd_cert: options.EtcdCert = None,
+    etcd_key: options.EtcdKey = None,
     state: options.State = None,
 ) -> int:
     """Make a key and print it: it is stored nowhere and shown this once."""
@@ -43,7 +46,7 @@ def create(
             now=int(time.time()),
         )
 
-    key = with_etcd(options.etcd_of(etcd, state), work)
+    key = with_etcd(options.etcd_of(etcd, state, etcd_ca, etcd_cert, etcd_key), work)
     if as_json:
         print_json({"key": key, "account": account, "name": name})
     else:
@@ -57,10 +60,16 @@ def list_all(
     account: Annotated[str | None, typer.Option(help="Only this account's.")] = None,
     as_json: options.AsJson = False,
     etcd: options.Etcd = "",
+    etcd_ca: options.EtcdCa = None,
+    etcd_cert: options.EtcdCert = None,
+    etcd_key: options.EtcdKey = None,
     state: options.State = None,
 ) -> int:
     """List keys, oldest first."""
-    keys = with_etcd(options.etcd_of(etcd, state), lambda client: list_keys(client, account))
+    keys = with_etcd(
+        options.etcd_of(etcd, state, etcd_ca, etcd_cert, etcd_key),
+        lambda client: list_keys(client, account),
+    )
     if as_json:
         print_json([asdict(key) for key in keys])
         return 0
@@ -72,6 +81,9 @@ def list_all(
 def revoke(
     key_id: Annotated[str, typer.Argument(metavar="ID", help="As 'impala keys list' shows it.")],
     etcd: options.Etcd = "",
+    etcd_ca: options.EtcdCa = None,
+    etcd_cert: options.EtcdCert = None,
+    etcd_key: options.EtcdKey = None,
     state: options.State = None,
 ) -> int:
     """Refuse a key from now on."""
@@ -83,7 +95,7 @@ def revoke(
             raise CliError(f"{how_many} the id {key_id}: see 'impala keys list'.")
         return await revoke_key(client, found[0].hash, now=int(time.time()))
 
-    key = with_etcd(options.etcd_of(etcd, state), work)
+    key = with_etcd(options.etcd_of(etcd, state, etcd_ca, etcd_cert, etcd_key), work)
     say(f"The key ...{key.hint} of {key.account} is revoked")
     return 0
 

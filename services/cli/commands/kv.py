@@ -29,10 +29,15 @@ def kv() -> None:
 
 @app.command()
 def stats(
-    as_json: options.AsJson = False, etcd: options.Etcd = "", state: options.State = None
+    as_json: options.AsJson = False,
+    etcd: options.Etcd = "",
+    etcd_ca: options.EtcdCa = None,
+    etcd_cert: options.EtcdCert = None,
+    etcd_key: options.EtcdKey = None,
+    state: options.State = None,
 ) -> int:
     """Show what every kvstore holds and what became of the look-ups."""
-    found = with_etcd(options.etcd_of(etcd, state), _ask_all)
+    found = with_etcd(options.etcd_of(etcd, state, etcd_ca, etcd_cert, etcd_key), _ask_all)
     if as_json:
         print_json({name: _document(each) for name, each in found.items()})
         return 0
