@@ -2,8 +2,8 @@
 gRPC servers registered in a real etcd, and the batches that tests feed in.
 
 What a line does is told by its custom_id: `ok-*` answers an output, `bad-*` an error (`bad-used-*`
-one that used tokens), `retry-*` asks for a retry for ever, `hang-*` never answers until it is
-cancelled.
+one that used tokens), `retry-*` asks for a retry for ever, `lost-*` loses its server each time,
+`hang-*` never answers until it is cancelled.
 """
 
 from __future__ import annotations
@@ -201,6 +201,9 @@ class FakeRouter(router_pb2_grpc.BatchWorkerServicer):
         if custom_id.startswith("retry"):
             result.outcome = router_pb2.LINE_OUTCOME_RETRY
             result.reason = "no server"
+        elif custom_id.startswith("lost"):
+            result.outcome = router_pb2.LINE_OUTCOME_LOST
+            result.reason = "The model server was lost while it ran this request."
         else:
             bad = custom_id.startswith("bad")
             result.outcome = (

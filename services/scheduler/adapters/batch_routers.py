@@ -37,6 +37,7 @@ _OUTCOMES = {
     router_pb2.LINE_OUTCOME_OUTPUT: Outcome.OUTPUT,
     router_pb2.LINE_OUTCOME_ERROR: Outcome.ERROR,
     router_pb2.LINE_OUTCOME_RETRY: Outcome.RETRY,
+    router_pb2.LINE_OUTCOME_LOST: Outcome.LOST,
     router_pb2.LINE_OUTCOME_CANCELLED: Outcome.CANCELLED,
 }
 

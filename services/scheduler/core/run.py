@@ -2,8 +2,15 @@
 
     not fed -> ready -> handed out -> answered
                  ^          |
-                 +- resting <-  (retry asked for, or the worker's stream broke)
+                 +- resting <-  (retry asked for, or what ran it was lost)
 
+A retry that is asked for says that the line did not run: no server, no place. A loss says that it
+was running when its server died or its worker's stream broke, and so it may be why. Each has its
+own limit. A line that kills whatever runs it would else take with it, time after time, the lines
+that happen to be in flight beside it, until all of them had used up their tries. So lines with
+losses go in ever smaller company of their like: a quarter of the window after the first, a
+sixteenth after the second, at last one at a time. The guilty one then meets its limit alone; the
+others run in between, and no line that never was in a loss waits for them.
 Lines are fed in windows of the index, so memory is the window, what is handed out, and a bit a line
 of the file. A line is answered at most once: later answers for it are ignored.
 """
@@ -25,6 +32,9 @@ class Outcome(Enum):
     OUTPUT = "output"
     ERROR = "error"
     RETRY = "retry"
+    """It did not run, and not by its own fault."""
+    LOST = "lost"
+    """The server that ran it was lost."""
     CANCELLED = "cancelled"
 
 
@@ -56,9 +66,12 @@ class Line:
 @dataclass(frozen=True, slots=True)
 class RunLimits:
     max_attempts: int = 12
-    """Hand-outs of one line."""
+    """Hand-outs of one line that end in a retry."""
+    max_losses: int = 6
+    """Hand-outs of one line that end in a loss. With a full window of 512 the company of the sixth
+    is nobody: an innocent line would have to be unlucky alone."""
     max_retry_s: float = 1800.0
-    """From a line's first hand-out until no other one is made."""
+    """From a line's first hand-out, or its last loss, until no retry is made any more."""
     backoff_s: float = 0.25
     """Rest after the first attempt; doubles up to `max_backoff_s`."""
     max_backoff_s: float = 30.0
@@ -69,9 +82,10 @@ class RunLimits:
 @dataclass(slots=True)
 class _Attempt:
     line: Line
-    count: int
     first_at: float
     worker: str = ""
+    retries: int = 0
+    losses: int = 0
 
 
 def by_prefix(lines: Iterable[Line]) -> list[Line]:
@@ -105,6 +119,10 @@ class RunState:
         self._out: dict[int, _Attempt] = {}
         self._loads: dict[str, int] = {}
         self._resting: list[tuple[float, int, _Attempt]] = []
+        self._suspects: list[tuple[float, int, _Attempt]] = []
+        """Those of the resting that were in a loss."""
+        self._suspects_out = 0
+        self._window = 0
 
     # What there is to do
 
@@ -118,7 +136,8 @@ class RunState:
         """Every line is answered, or the run stops and nothing is handed out any more."""
         if self._out:
             return False
-        return self.stopping or (self._fed_all and not self._ready and not self._resting)
+        waiting = self._ready or self._resting or self._suspects
+        return self.stopping or (self._fed_all and not waiting)
 
     def wants_feed(self) -> bool:
         return not (self._fed_all or self.stopping) and len(self._ready) < self.limits.low_water
@@ -130,7 +149,11 @@ class RunState:
         self._fed_all = last
 
     def next_retry_at(self) -> float | None:
-        return self._resting[0][0] if self._resting else None
+        """When a line may be handed out again that rests; None also while it waits for others."""
+        due = [self._resting[0][0]] if self._resting else []
+        if self._suspects and self._may_go(self._suspects[0][2]):
+            due.append(self._suspects[0][0])
+        return min(due, default=None)
 
     # Handing out
 
@@ -140,10 +163,11 @@ class RunState:
         sent: list[tuple[str, Line]] = []
         if self.stopping or not workers:
             return sent
+        self._window = window
         while len(self._out) < window and (attempt := self._next(now)) is not None:
             worker = min(workers, key=lambda name: (self._loads.get(name, 0), name))
             attempt.worker = worker
-            attempt.count += 1
+            self._suspects_out += attempt.losses > 0
             self._out[attempt.line.line] = attempt
             self._loads[worker] = self._loads.get(worker, 0) + 1
             sent.append((worker, attempt.line))
@@ -152,7 +176,13 @@ class RunState:
     def _next(self, now: float) -> _Attempt | None:
         if self._resting and self._resting[0][0] <= now:
             return heapq.heappop(self._resting)[2]
-        return _Attempt(self._ready.popleft(), 0, now) if self._ready else None
+        if self._suspects and self._suspects[0][0] <= now and self._may_go(self._suspects[0][2]):
+            return heapq.heappop(self._suspects)[2]
+        return _Attempt(self._ready.popleft(), now) if self._ready else None
+
+    def _may_go(self, suspect: _Attempt) -> bool:
+        """Whether so few others with losses are out as befits how often it was in one."""
+        return self._suspects_out < max(1, self._window >> 2 * suspect.losses)
 
     # Answers
 
@@ -171,20 +201,21 @@ class RunState:
         if outcome is Outcome.OUTPUT or outcome is Outcome.ERROR:
             self._count(line, outcome)
             return Verdict.RECORD
-        return self._try_again(attempt, now, retry_after_s)
+        return self._try_again(attempt, outcome is Outcome.LOST, now, retry_after_s)
 
     def worker_lost(self, worker: str, now: float) -> list[tuple[Line, Verdict]]:
         """Its stream broke: none of its unanswered lines has an outcome. What becomes of each."""
         lost = [attempt for attempt in self._out.values() if attempt.worker == worker]
         for attempt in lost:
             self._take_back(attempt)
-        return [(attempt.line, self._try_again(attempt, now, 0.0)) for attempt in lost]
+        return [(attempt.line, self._try_again(attempt, True, now, 0.0)) for attempt in lost]
 
     def stop(self) -> Mapping[str, list[int]]:
         """Hands out nothing any more. The lines to give up, by worker; answers still count."""
         self.stopping = True
         self._ready.clear()
         self._resting.clear()
+        self._suspects.clear()
         cancel: dict[str, list[int]] = {}
         for attempt in self._out.values():
             cancel.setdefault(attempt.worker, []).append(attempt.line.line)
@@ -195,9 +226,11 @@ class RunState:
         assert self.stopping
         self._out.clear()
         self._loads.clear()
+        self._suspects_out = 0
 
     def _take_back(self, attempt: _Attempt) -> None:
         del self._out[attempt.line.line]
+        self._suspects_out -= attempt.losses > 0
         self._loads[attempt.worker] -= 1
         if not self._loads[attempt.worker]:
             del self._loads[attempt.worker]
@@ -210,24 +243,33 @@ class RunState:
         else:
             self.failed += 1
 
-    def _try_again(self, attempt: _Attempt, now: float, retry_after_s: float) -> Verdict:
+    def _try_again(
+        self, attempt: _Attempt, lost: bool, now: float, retry_after_s: float
+    ) -> Verdict:
         if self.stopping:
             return Verdict.DROPPED
         limits = self.limits
-        backoff = min(limits.max_backoff_s, limits.backoff_s * 2.0 ** (attempt.count - 1))
+        if lost:
+            attempt.losses += 1
+            attempt.first_at = now
+        else:
+            attempt.retries += 1
+        times = attempt.losses if lost else attempt.retries
+        backoff = min(limits.max_backoff_s, limits.backoff_s * 2.0 ** (times - 1))
         rest = max(backoff, min(retry_after_s, limits.max_backoff_s))
         too_late = now + rest - attempt.first_at > limits.max_retry_s
-        if attempt.count >= limits.max_attempts or too_late:
+        if times >= (limits.max_losses if lost else limits.max_attempts) or too_late:
             self._count(attempt.line.line, Outcome.ERROR)
             return Verdict.GAVE_UP
-        heapq.heappush(self._resting, (now + rest, attempt.line.line, attempt))
+        heap = self._suspects if attempt.losses else self._resting
+        heapq.heappush(heap, (now + rest, attempt.line.line, attempt))
         return Verdict.RESTING
 
     def check_integrity(self) -> None:
         """Raises AssertionError on a state that no sequence of calls may lead to."""
         out = set(self._out)
         ready = [line.line for line in self._ready]
-        resting = [attempt.line.line for _, _, attempt in self._resting]
+        resting = [attempt.line.line for _, _, attempt in (*self._resting, *self._suspects)]
         places = [*out, *ready, *resting]
         assert len(places) == len(set(places)), "a line is in two places"
         assert not any(line in self._answered for line in places), "an answered line is in work"
@@ -236,5 +278,6 @@ class RunState:
         for attempt in self._out.values():
             loads[attempt.worker] = loads.get(attempt.worker, 0) + 1
         assert loads == self._loads
+        assert self._suspects_out == sum(each.losses > 0 for each in self._out.values())
         if self._fed_all and not self.stopping:
             assert len(places) + len(self._answered) == self.total

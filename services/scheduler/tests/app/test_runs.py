@@ -282,18 +282,29 @@ def _serves(running: Running) -> bool:
     return not leaders or not leaders[0].desk.state.servers or leaders[0].desk.state.serving
 
 
-async def test_a_line_that_is_always_to_be_retried_ends_as_an_error(
-    client: EtcdClient, objects: ObjectStore
+@pytest.mark.parametrize(
+    ("custom_id", "tries", "why"),
+    [
+        ("retry-1", FAST.limits.max_attempts, "no server"),
+        (
+            "lost-1",
+            FAST.limits.max_losses,
+            "The model server was lost while it ran this request.",
+        ),
+    ],
+)
+async def test_a_line_that_never_runs_to_its_end_ends_as_an_error(
+    client: EtcdClient, objects: ObjectStore, custom_id: str, tries: int, why: str
 ) -> None:
     async with world(client, objects) as w, scheduler_member(client, objects):
-        batch = await w.ended(await w.submitter.submit(lines_of(["ok-1", "retry-1"])))
+        batch = await w.ended(await w.submitter.submit(lines_of(["ok-1", custom_id])))
         errors = await w.lines(batch.error_file_id)
-        assert [error["custom_id"] for error in errors] == ["retry-1"]
+        assert [error["custom_id"] for error in errors] == [custom_id]
         assert errors[0]["error"] == {
             "code": "engine_error",
-            "message": "This request could not be executed: no server",
+            "message": f"This request could not be executed: {why}",
         }
-        assert w.router.executed["retry-1"] == FAST.limits.max_attempts
+        assert w.router.executed[custom_id] == tries
 
 
 async def test_the_window_bounds_what_is_handed_out(

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -82,6 +83,56 @@ def test_retries_end_by_time() -> None:
     assert run.answered("r", 1, Outcome.RETRY, 1.0) is Verdict.RESTING
     run.hand_out(5.0, 1, ["r"])
     assert run.answered("r", 1, Outcome.RETRY, 9.9, retry_after_s=5.0) is Verdict.GAVE_UP
+
+
+def test_losses_end_by_a_number_of_their_own() -> None:
+    run = run_of(1, limits=RunLimits(max_attempts=2, max_losses=3, max_retry_s=10.0))
+    run.feed([line(1)], last=True)
+    now, verdicts = 0.0, []
+    for outcome in (Outcome.LOST, Outcome.RETRY, Outcome.LOST, Outcome.LOST):
+        assert numbers(run.hand_out(now, 1, ["r"])) == [1]
+        now += 9.0
+        verdicts.append(run.answered("r", 1, outcome, now))
+        now = run.next_retry_at() or now
+    assert verdicts == [Verdict.RESTING] * 3 + [Verdict.GAVE_UP]
+
+
+@pytest.mark.parametrize("window", [4, 16, 64, 512])
+def test_a_line_that_kills_its_server_ends_alone_and_no_other_is_given_up(window: int) -> None:
+    """Whenever line 7 is in flight, all that is in flight is lost."""
+    total, bad = 3 * window, 7
+    run = run_of(total, limits=RunLimits())
+    run.feed([line(n) for n in range(1, total + 1)], last=True)
+    now, kills, given_up = 0.0, 0, []
+    while not run.finished:
+        out = [n for n in range(1, total + 1) if run.handed_out(n)]
+        out += numbers(run.hand_out(now, window, ["r"]))
+        if bad in out:
+            kills += 1
+            for n in out:
+                if run.answered("r", n, Outcome.LOST, now) is Verdict.GAVE_UP:
+                    given_up.append(n)
+        else:
+            for n in out:
+                assert run.answered("r", n, Outcome.OUTPUT, now) is Verdict.RECORD
+        run.check_integrity()
+        now = max(now + 1.0, run.next_retry_at() or 0.0)
+    assert given_up == [bad]
+    assert kills == RunLimits().max_losses
+    assert (run.completed, run.failed) == (total - 1, 1)
+
+
+def test_lines_that_were_in_no_loss_do_not_wait_for_those_that_were() -> None:
+    run = run_of(8)
+    run.feed([line(n) for n in range(1, 9)], last=True)
+    assert numbers(run.hand_out(0.0, 4, ["r"])) == [1, 2, 3, 4]
+    run.worker_lost("r", 0.0)
+    # A quarter of a window of 4 is one.
+    assert numbers(run.hand_out(1.0, 4, ["r"])) == [1, 5, 6, 7]
+    assert run.next_retry_at() is None
+    assert run.answered("r", 1, Outcome.OUTPUT, 2.0) is Verdict.RECORD
+    assert run.next_retry_at() == 1.0
+    assert numbers(run.hand_out(2.0, 4, ["r"])) == [2]
 
 
 def test_an_asked_for_rest_is_kept_within_bounds() -> None:
