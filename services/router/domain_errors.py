@@ -10,6 +10,7 @@ libs.errors.AlreadyExists
   IdempotencyKeyReused  the key has made something else
 libs.errors.Unavailable
   NoServer         no live server of the model
+  ServerLost       the server that ran the step broke, or the way to it did
 """
 
 from __future__ import annotations
@@ -85,3 +86,14 @@ class IdempotencyKeyReused(errors.AlreadyExists):
 class NoServer(errors.Unavailable):
     def __init__(self, model: str) -> None:
         super().__init__(f"No server of the model '{model}' is live now.", "NO_SERVERS", None, 1.0)
+
+
+class ServerLost(errors.Unavailable):
+    """The step was with the server: others may run it, unless it is why the server broke."""
+
+    def __init__(self, retry_after_s: float | None) -> None:
+        message = "The model server was lost while it ran this request."
+        super().__init__(message, "SERVER_LOST", None, retry_after_s)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.retry_after_s,), dict(self.__dict__)

@@ -1,8 +1,9 @@
 """Execute: lines of a run, each through the pipeline as any other request, answered once each.
 
 The leader bounds how many are unanswered, and that bounds memory and concurrency here. A line ends
-as its own answer (output), its own fault (error), cancelled, or not its fault (retry). A run has
-one stream here: a later one, of a leader that is not older, cuts the one before.
+as its own answer (output), its own fault (error), cancelled, or not its fault: what it needs is not
+there (retry), or its server broke (lost), which the leader counts apart. A run has one stream
+here: a later one, of a leader that is not older, cuts the one before.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ from services.router.core.errors import RequestError
 from services.router.core.output_line import reply_line
 from services.router.core.ranges import LineAt, Range, coalesce
 from services.router.core.responses import Usage
-from services.router.domain_errors import NoSuchModel
+from services.router.domain_errors import NoSuchModel, ServerLost
 from services.router.epochs import Epochs, stale
 from services.router.failures import failure_of
 from services.router.identity import Maker
+from services.router.steps import is_servers_end
 
 log = logging.getLogger(__name__)
 
@@ -192,9 +194,9 @@ class Execution:
             if at.line not in self._cancelled:
                 raise
             result.outcome = router_pb2.LINE_OUTCOME_CANCELLED
-        except Exception as error:  # every line is answered
+        except Exception as error:  # noqa: BLE001  # every line is answered
             if not isinstance(error, ObjectStoreError):
-                log.error("a line failed", exc_info=error, extra={"run": self.order.run_id})
+                self._log(at.line, error)
             _set_retry(result, error)
         finally:
             del self._tasks[at.line]
@@ -216,12 +218,12 @@ class Execution:
         call = self._call(line, request_id)
         try:
             reply = await self._complete(call)
+            _set_reply(result, order, line.custom_id, request_id, 200, reply.body)
         except Exception as error:  # noqa: BLE001  # told apart by its class
             self._fail(result, line, call, error)
         else:
             self._executor.completions.count(call, 200)
             _set_usage(result, reply.usage)
-            _set_reply(result, order, line.custom_id, request_id, 200, reply.body)
 
     async def _complete(self, call: Call) -> Reply:
         completions = self._executor.completions
@@ -251,6 +253,8 @@ class Execution:
         failure = failure_of(error)
         self._executor.completions.count(call, failure.status)
         if is_the_lines_fault(error):
+            if failure.status == 500:
+                self._log(line.line, error)
             _set_reply(
                 result,
                 self.order,
@@ -260,9 +264,12 @@ class Execution:
                 failure.envelope(),
             )
             return
-        if failure.status == 500:
-            log.error("a line failed", exc_info=error, extra={"run": self.order.run_id})
         _set_retry(result, error)
+
+    def _log(self, line: int, error: Exception) -> None:
+        """A failure of ours: who reads the line's error learns no more than that."""
+        fields = {"run": self.order.run_id, "line": line}
+        log.error("a line failed", exc_info=error, extra=fields)
 
 
 def superseded(order: RunOrder, epoch: int) -> errors.Aborted:
@@ -272,10 +279,26 @@ def superseded(order: RunOrder, epoch: int) -> errors.Aborted:
 
 
 def is_the_lines_fault(error: Exception) -> bool:
-    """Whether the line would fail again anywhere; everything else is worth another try."""
-    if isinstance(error, NoSuchModel):
-        return False
-    return isinstance(error, RequestError | errors.InvalidArgument | errors.NotFound)
+    """Whether the line would fail again anywhere; everything else is worth another try.
+
+    A failure that nobody foresaw is held to be the line's: it was the one that met it, and eleven
+    more tries would meet it too. What the machine lacks (memory, files, connections) is not.
+    """
+    if isinstance(error, errors.ImpalaError):
+        if isinstance(error, NoSuchModel) or is_servers_end(error):
+            return False
+        return isinstance(error, _LINES_FAULTS)
+    return not isinstance(error, OSError | MemoryError)
+
+
+_LINES_FAULTS = (
+    RequestError,
+    errors.InvalidArgument,
+    errors.NotFound,
+    errors.Internal,
+    errors.DataLoss,
+    errors.Unimplemented,
+)
 
 
 def trace_of(line: BatchLine) -> Trace:
@@ -312,8 +335,10 @@ def _set_reply(
 
 
 def _set_retry(result: router_pb2.LineResult, error: Exception) -> None:
-    result.outcome = router_pb2.LINE_OUTCOME_RETRY
-    result.reason = f"{type(error).__name__}: {error}"[:500]
+    lost = isinstance(error, ServerLost)
+    result.outcome = router_pb2.LINE_OUTCOME_LOST if lost else router_pb2.LINE_OUTCOME_RETRY
+    # The reason becomes part of the line's error when the leader gives it up.
+    result.reason = failure_of(error).message[:500]
     if isinstance(error, errors.RetryLater) and error.retry_after_s is not None:
         result.retry_after_s = error.retry_after_s
 

@@ -44,6 +44,18 @@ _STATUS: tuple[tuple[type[errors.ImpalaError], int, str], ...] = (
     (errors.Cancelled, 499, "request_cancelled"),
 )
 
+# Reasons whose message was not written for a client: a status of the transport, or a handler's
+# exception. What they mean is said here.
+_FAILED = "The server failed on this request."
+_FOREIGN = {
+    "INTERNAL": _FAILED,
+    "UNKNOWN": _FAILED,
+    "UNEXPECTED_ERROR": _FAILED,
+    "HANDLER_CANCELLED": _FAILED,
+    "UNAVAILABLE": "A server that this request needs cannot be reached now.",
+    "CANCELLED": "A server that this request needs went away.",
+}
+
 # A 409 that no retry can mend: the official client would otherwise send it three times.
 _NO_RETRY = {"x-should-retry": "false"}
 
@@ -62,7 +74,7 @@ def failure_of(error: BaseException) -> Failure:
         return Failure(500, SERVER, str(error), code=error.reason)
     if isinstance(error, TimeoutError):
         return Failure(504, SERVER, "The request's time ran out.", code="deadline_exceeded")
-    return Failure(500, SERVER, "The server failed on this request.", code="internal_error")
+    return Failure(500, SERVER, _FAILED, code="internal_error")
 
 
 def _impala_failure(error: errors.ImpalaError) -> Failure:
@@ -73,7 +85,9 @@ def _impala_failure(error: errors.ImpalaError) -> Failure:
     headers: dict[str, str] = dict(_NO_RETRY) if status == 409 else {}
     if isinstance(error, errors.RetryLater):
         headers |= _retry_after(error.retry_after_s)
-    return Failure(status, type_, error.message, error.field, error.reason.lower(), headers)
+    message = _FOREIGN.get(error.reason, error.message)
+    code = "internal_error" if message == _FAILED else error.reason.lower()
+    return Failure(status, type_, message, error.field, code, headers)
 
 
 def _retry_after(seconds: float | None) -> dict[str, str]:

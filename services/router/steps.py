@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 
 from impala.common.v1 import common_pb2
@@ -14,6 +15,7 @@ from impala.scheduler.v1 import scheduler_pb2
 from libs.errors import (
     Aborted,
     AlreadyExists,
+    Cancelled,
     DeadlineExceeded,
     FailedPrecondition,
     ImpalaError,
@@ -21,13 +23,19 @@ from libs.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from libs.rpc import call, stream
+from libs.rpc import call, stream, was_accepted
 from services.router.channels import Channels
+from services.router.domain_errors import ServerLost
 from services.router.placing import Placement, Placing
 
 log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 4
+MAX_LOSSES = 2
+"""Servers that one request may be on when they are lost: it may be why they are."""
+BACKOFF_S = 0.1
+"""Rest after the first attempt, less up to half of it by chance; doubles with each."""
+RESTART_S = 1.0
 ABORT_WITHIN_S = 2.0
 
 
@@ -56,9 +64,21 @@ class Running:
 class Steps:
     """Runs steps. Every step ends in exactly one of: `done`, an error, its cancellation."""
 
-    def __init__(self, placing: Placing, channels: Channels) -> None:
+    def __init__(
+        self,
+        placing: Placing,
+        channels: Channels,
+        *,
+        backoff_s: float = BACKOFF_S,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        """`chance` gives numbers in [0, 1)."""
         self._placing = placing
         self._channels = channels
+        self._backoff_s = backoff_s
+        self._sleep = sleep
+        self._chance = chance
         self._aborts: set[asyncio.Task[None]] = set()
 
     async def run(
@@ -67,11 +87,13 @@ class Steps:
         """The server's messages. Close it early (`aclosing`) to cancel the step.
 
         A server that refuses, or is lost before the first sampled token, is given up for another
-        one, `MAX_ATTEMPTS` in all; later losses are raised.
+        one after a short rest, `MAX_ATTEMPTS` in all, `MAX_LOSSES` of them losses; later losses are
+        raised. A line of a batch goes back to its leader at the first loss: the leader counts them.
         """
         loop = asyncio.get_running_loop()
         started = loop.time()
         exclude = ""
+        losses_left = MAX_LOSSES if request.may_self_place else 1
         for attempt in range(1, MAX_ATTEMPTS + 1):
             left = started + request.within_s - loop.time()
             if left <= 0:
@@ -88,13 +110,18 @@ class Steps:
                         yield running, message
                 return
             except ImpalaError as error:
-                if sampled or attempt == MAX_ATTEMPTS or not is_retryable(error):
+                losses_left -= isinstance(error, ServerLost)
+                if sampled or attempt == MAX_ATTEMPTS or not losses_left or not is_retryable(error):
+                    raise
+                rest = self._backoff_s * 2.0 ** (attempt - 1) * (1.0 - self._chance() / 2)
+                if loop.time() + rest >= started + request.within_s:
                     raise
                 log.info(
                     "trying a step elsewhere",
                     extra={"server": placement.member_id, "reason": error.reason},
                 )
                 exclude = "" if _is_grants_fault(error) else placement.member_id
+            await self._sleep(rest)
 
     async def _acquire(
         self, step_id: str, request: StepRequest, exclude: str, within_s: float
@@ -130,6 +157,10 @@ class Steps:
                         heard = True
                         ended = ended or message.HasField("done")
                         yield message
+        except ImpalaError as error:
+            if (heard or was_accepted(error)) and _is_loss(error):
+                raise ServerLost(getattr(error, "retry_after_s", None) or RESTART_S) from error
+            raise
         finally:
             if not heard:
                 self._placing.release(placement, "NOT_STARTED")
@@ -165,7 +196,19 @@ def is_retryable(error: ImpalaError) -> bool:
         return error.reason == "QUEUE_FULL"
     if isinstance(error, AlreadyExists):
         return error.reason == "STEP_RUNNING"
-    return isinstance(error, Unavailable | Aborted)
+    return isinstance(error, Aborted) or is_servers_end(error)
+
+
+def is_servers_end(error: ImpalaError) -> bool:
+    """The server is gone or going, or the way to it broke. A stream that the transport cut has
+    these statuses without a reason: no server of ours sends them so."""
+    cut = isinstance(error, Internal | Cancelled) and error.reason in ("INTERNAL", "CANCELLED")
+    return cut or isinstance(error, Unavailable)
+
+
+def _is_loss(error: ImpalaError) -> bool:
+    """The server's end, and not this router's own closing of its connections."""
+    return is_servers_end(error) and error.reason != "CHANNEL_CLOSED"
 
 
 def _is_grants_fault(error: ImpalaError) -> bool:

@@ -69,7 +69,7 @@ class FakeModelServer(modelserver_pb2_grpc.ModelServerServicer):
         self.gate: Gate | None = None
         self.failures: list[ImpalaError] = []
         """Raised by the next calls, one each, before the first message."""
-        self.fail_after: tuple[int, ImpalaError] | None = None
+        self.fail_after: tuple[int, Exception] | None = None
         """Breaks every step after so many tokens of its first choice."""
         self.requests: list[modelserver_pb2.GenerateRequest] = []
         self.aborts: list[modelserver_pb2.AbortRequest] = []

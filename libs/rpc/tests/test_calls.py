@@ -23,7 +23,17 @@ from libs.errors import (
     Unimplemented,
 )
 from libs.obs import Metrics
-from libs.rpc import call, connect, remaining, stream, upload
+from libs.rpc import (
+    ACCEPTED,
+    call,
+    connect,
+    from_rpc_error,
+    remaining,
+    stream,
+    upload,
+    was_accepted,
+)
+from libs.rpc.tests.frame_proxy import frame_proxy
 from libs.rpc.tests.raw import SERVICE, Stuck, echo, raw_service, streaming, unary, uploading
 from libs.testing.rpc import connected, free_port, serving
 
@@ -316,3 +326,38 @@ async def test_calls_are_counted_by_method_and_status() -> None:
         assert value("impala_rpc_server_calls_total", method | {"code": code}) == 1
         assert value("impala_rpc_server_seconds_count", method) == 1
         assert value("impala_rpc_server_running", method) == 0
+
+
+class TestAccepted:
+    """Whether the server had taken the work that a broken call was about."""
+
+    @staticmethod
+    async def broken(call: Any) -> ImpalaError:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call.read()
+        error = from_rpc_error(caught.value)
+        error.__cause__ = caught.value
+        return error
+
+    async def test_a_connection_that_breaks_afterwards(self) -> None:
+        async def accept(_: bytes, context: Any) -> AsyncIterator[bytes]:
+            await context.send_initial_metadata(ACCEPTED)
+            await asyncio.get_running_loop().create_future()
+            yield b""
+
+        async with contextlib.AsyncExitStack() as stack:
+            rpc = await stack.enter_async_context(serving(raw_service(streaming={"Take": accept})))
+            async with frame_proxy(rpc.port) as proxy:
+                channel = await stack.enter_async_context(connect(f"127.0.0.1:{proxy.port}"))
+                taken = streaming(channel, "Take")(b"")
+                await taken.initial_metadata()
+            error = await self.broken(taken)
+        assert isinstance(error, Unavailable), error
+        assert was_accepted(error)
+
+    async def test_a_server_that_is_not_there(self) -> None:
+        async with connect(f"127.0.0.1:{free_port()}") as channel:
+            messages = stream(streaming(channel, "Take"), b"", timeout_s=5)
+            with pytest.raises(Unavailable) as caught:
+                await anext(aiter(messages))
+        assert not was_accepted(caught.value)

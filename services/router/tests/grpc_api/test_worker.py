@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from impala.common.v1 import common_pb2
 from impala.router.v1 import router_pb2, router_pb2_grpc
-from libs.errors import InvalidArgument, Unavailable
+from libs.errors import Internal, InvalidArgument, Unavailable
 from libs.records.index import IndexEntry, unpack_entries
 from libs.rpc import connect, from_rpc_error
 from services.router.testing import Gate
@@ -239,16 +239,65 @@ async def test_a_record_is_ascii_and_echoes_its_custom_id(stage: Stage, worker: 
         assert results[line].custom_id == custom_id.encode()
 
 
-async def test_what_is_not_the_lines_fault_is_handed_back(stage: Stage, worker: Any) -> None:
-    await index(stage, worker, request_line("a") + request_line("b"))
-    stage.server.fail_after = (2, Unavailable("Gone.", "ENGINE_LOST", None, 2.5))
+async def run_lines(stage: Stage, worker: Any, count: int) -> list[router_pb2.LineResult]:
+    """What becomes of so many lines that nothing is wrong with."""
+    await index(stage, worker, b"".join(request_line(f"id-{n}") for n in range(count)))
     leader = Leader(worker)
     leader.hand_out(await entries(stage))
     leader.half_close()
     results = await leader.results()
-    assert {each.outcome for each in results.values()} == {router_pb2.LINE_OUTCOME_RETRY}
-    assert not results[1].record
-    assert results[1].reason
+    return [results[line] for line in sorted(results)]
+
+
+@pytest.mark.parametrize("reason", ["ENGINE_DIED", "UNAVAILABLE"])
+async def test_lines_whose_server_was_lost_go_back_at_once_as_lost(
+    stage: Stage, worker: Any, reason: str
+) -> None:
+    stage.server.fail_after = (2, Unavailable("Socket closed", reason, None, 2.5))
+    for result in await run_lines(stage, worker, 2):
+        assert result.outcome == router_pb2.LINE_OUTCOME_LOST
+        assert not result.record
+        assert result.reason == "The model server was lost while it ran this request."
+        assert result.retry_after_s == 2.5
+    assert len(stage.server.requests) == 2
+
+
+async def test_a_line_that_no_server_took_is_to_be_tried_again(stage: Stage, worker: Any) -> None:
+    stage.server.failures = [Unavailable("This server is going away.", "DRAINING", None, 1.0)]
+    (result,) = await run_lines(stage, worker, 1)
+    assert result.outcome == router_pb2.LINE_OUTCOME_RETRY
+    assert result.reason == "The fleet has no live server."
+
+
+@pytest.mark.parametrize("tokens", [0, 2])
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (Internal("The model failed.", "STEP_FAULT"), "step_fault", "The model failed."),
+        (KeyError("blk.7"), "internal_error", "The server failed on this request."),
+        (
+            Internal("Exception iterating responses: 'blk.7'", "UNKNOWN"),
+            "internal_error",
+            "The server failed on this request.",
+        ),
+    ],
+)
+async def test_a_line_that_its_server_fails_on_ends_once_with_its_own_error(
+    stage: Stage, worker: Any, tokens: int, error: Exception, code: str, message: str
+) -> None:
+    stage.server.fail_after = (tokens, error)
+    (result,) = await run_lines(stage, worker, 1)
+    assert result.outcome == router_pb2.LINE_OUTCOME_ERROR
+    record = json.loads(result.record)
+    assert (record["custom_id"], record["error"]) == ("id-0", None)
+    assert record["response"]["status_code"] == 500
+    assert record["response"]["body"]["error"] == {
+        "message": message,
+        "type": "server_error",
+        "param": None,
+        "code": code,
+    }
+    assert len(stage.server.requests) == 1
 
 
 async def test_an_engines_refusal_of_a_line_is_its_error(stage: Stage, worker: Any) -> None:
