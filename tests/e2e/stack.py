@@ -65,18 +65,17 @@ def impala(home: Path, *arguments: str | Path, within_s: float = COMMAND_WITHIN_
 @contextlib.contextmanager
 def background(home: Path, *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
     """A command as a process that goes on beside the test, and ends with it."""
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [*IMPALA, *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env=environment(home),
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def call(*arguments: str | Path) -> Ended:

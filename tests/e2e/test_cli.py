@@ -6,6 +6,7 @@ import json
 import signal
 import time
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -136,6 +137,32 @@ def test_an_interrupted_run_keeps_what_is_answered_and_says_how_to_go_on(
     assert f"{output} exists: give --force" in again.err
 
 
+@pytest.mark.slow
+def test_a_batch_that_a_killed_run_left_is_named_when_its_folder_is_used_again(
+    tmp_path: Path,
+) -> None:
+    source, state = tmp_path / "in.jsonl", tmp_path / "state"
+    source.write_text(chat_line("endless", "Go", max_tokens=4000, ignore_eos=True))
+    flags = ("--model", "smollm2-135m", "--substitute-model")
+    command = ("run", source, "-o", tmp_path / "out.jsonl", "--state", state, *flags)
+    with background(tmp_path, *command) as killed:
+        wait_for_line(killed.stderr, "in_progress")
+    with background(tmp_path, *command) as again:
+        assert "1 unfinished in this folder" in wait_for_line(again.stderr, "batch_")
+
+
+def wait_for_line(stream: IO[str] | None, part: str) -> str:
+    """Reads up to the first line with the part in it. The stream ends with its process, which the
+    test's time limit ends."""
+    assert stream is not None
+    said = []
+    for line in stream:
+        said.append(line)
+        if part in line:
+            return line
+    raise AssertionError(f"{part!r} was not said:\n{''.join(said)}")
+
+
 def one_line_is_answered(stack: Stack) -> bool:
     return any(
         each["status"] == "in_progress"
@@ -240,7 +267,9 @@ def test_results_of_a_batch_that_failed_in_validation_are_its_errors(
 
 
 def test_a_deleted_job_is_gone(stack: Stack) -> None:
-    job_id = stack.impala("jobs", "create", "--model", "other").out.strip()
+    made = stack.impala("jobs", "create", "--model", "other")
+    job_id = made.out.strip()
+    assert f"No model server serves 'other' now, only {MODEL}: " in made.err
     deleted = stack.impala("jobs", "delete", job_id)
     assert (deleted.code, deleted.err) == (0, f"{job_id} is deleted\n")
     gone = stack.impala("jobs", "show", job_id)

@@ -31,15 +31,21 @@ def create(
     A model may have several jobs, as with different prices; a batch then names the one it runs on.
     """
 
-    async def work(client: Client) -> tuple[Job, list[Job]]:
+    async def work(client: Client) -> tuple[Job, list[Job], list[str]]:
         made = await client.create_job(model, name=name, price_per_engine_hour=price)
-        return made, await job_choice.jobs_of(client, model)
+        served = [each["id"] for each in await client.models()]
+        return made, await job_choice.jobs_of(client, model), served
 
-    job, all_of_model = options.with_client(url, api_key, state, work)
+    job, all_of_model, served = options.with_client(url, api_key, state, work)
     if as_json:
         print_json(job)
     else:
         print(job["id"])
+    if model not in served:
+        say(
+            f"No model server serves {model!r} now, only {', '.join(served) or 'nothing'}: if that "
+            f"is not meant, 'impala jobs delete {job['id']}' takes the job away."
+        )
     if len(all_of_model) > 1:
         say(
             f"{model} has {len(all_of_model)} jobs now, so every batch must name its own: "
