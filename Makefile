@@ -28,6 +28,10 @@ verify: check ## All that `make test` runs, and the slow tests too
 check: setup ## Formatting, lint, types and import rules
 	@scripts/check
 
+.PHONY: bazel
+bazel: setup ## Build and test protos and cores with Bazel, in its sandbox (bazel/README.md)
+	@bazel/run
+
 fmt: setup ## Format the code and fix what lint can fix
 	@$(PYTHON_BIN) -m ruff check -q --fix .
 	@$(PYTHON_BIN) -m ruff format .
