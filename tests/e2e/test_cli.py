@@ -122,6 +122,13 @@ def test_an_interrupted_run_keeps_what_is_answered_and_says_how_to_go_on(
         while not one_line_is_answered(stack):
             assert time.monotonic() < deadline, "no line was answered"
             time.sleep(0.1)
+        (batch,) = stack.impala("batch", "list", "--limit", "1", "--json").json
+        early = stack.impala("batch", "results", batch["id"], "-o", tmp_path / "early.jsonl")
+        assert (early.code, early.err) == (
+            1,
+            "impala: The batch is in_progress: wait for its end, or give --follow.\n",
+        )
+        assert not (tmp_path / "early.jsonl").exists()
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
