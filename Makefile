@@ -11,7 +11,7 @@ SPREAD := -n 2 --dist loadgroup
 test verify: export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test verify check fmt protos setup lock clean
+.PHONY: help quickstart test verify check fmt protos setup lock images clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 14
@@ -43,6 +43,9 @@ setup: ## .venv, pinned dependencies, generated code, demo model, etcd
 
 lock: setup ## Pin the closure of requirements.in anew
 	@$(PYTHON_BIN) scripts/make_lock.py
+
+images: setup ## Build the services' container images and try them together (as root; no engine needed)
+	@$(PYTHON_BIN) -m scripts.images
 
 clean: ## Remove what was made here (.venv, gen, caches); the model cache stays
 	@rm -rf .venv gen .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
