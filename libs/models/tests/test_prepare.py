@@ -14,6 +14,7 @@ from libs.models.prepare import prepare
 from libs.text.model_files import find_model_files
 
 
+@pytest.mark.slow
 def test_the_demo_models_tokenizer_needs_no_conversion_afterwards(tmp_path: Path) -> None:
     path = model_path(tmp_path, DEMO)
     path.parent.mkdir(parents=True)
