@@ -18,7 +18,7 @@ from scripts.images.buildah import Image, build
 from scripts.images.checks import check_files
 from scripts.images.errors import ImagesError
 from scripts.images.pip_settings import read_settings
-from scripts.images.tools import CACHE, ROOT, ensure_checkers, ensure_engine
+from scripts.images.tools import ROOT, ensure_checkers, ensure_engine
 from scripts.images.trial import try_images
 
 SERVICES = ("router", "scheduler", "modelserver", "kvstore", "leap")
@@ -48,7 +48,6 @@ def timed(action: Callable[..., Image], name: str, *arguments: object) -> Image:
 
 
 def main() -> int:
-    CACHE.mkdir(parents=True, exist_ok=True)
     try:
         ensure_engine(with_base=named_base() is None)
         check_files(ensure_checkers())

@@ -42,6 +42,7 @@ def ensure_engine(*, with_base: bool) -> None:
             "building without a container engine needs root: run this as root, or build with "
             "docker or podman as docs/deploy.md shows"
         )
+    CACHE.mkdir(parents=True, exist_ok=True)
     wanted = ["buildah", *(["debootstrap"] if with_base else [])]
     missing = [name for name in wanted if shutil.which(name) is None]
     if not missing:
