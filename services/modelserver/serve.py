@@ -43,6 +43,7 @@ from services.modelserver.herd.engine.kv_cache import KvCache, blocks_within
 from services.modelserver.herd.engine.precision import choose_precision
 from services.modelserver.herd.engine.runner import Runner
 from services.modelserver.herd.engine.thread import EngineThread, HandOff
+from services.modelserver.herd.kernels.native import native_library
 from services.modelserver.herd.models.errors import ModelError
 from services.modelserver.herd.models.loader import LoadedModel, load_model
 from services.modelserver.pending import KvControlPending, WeightControlPending
@@ -96,6 +97,7 @@ async def _load(config: ModelServerConfig) -> LoadedModel:
     def load() -> LoadedModel:
         path = resolve_model(config.model, cache_dir(), log.info)
         precision = choose_precision(config.precision)
+        native_library()  # built here once, or the first step that decodes would wait for gcc
         log.info("loading weights", extra={"path": str(path), "precision": precision})
         return load_model(path, precision, threads)
 
