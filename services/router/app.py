@@ -27,7 +27,7 @@ from libs.objects import ObjectStore, open_store
 from libs.obs import METRICS, Metrics
 from libs.records.members import RouterInfo
 from libs.rpc import ClientTls, RpcServer, ServerTls
-from libs.rpc.frame import etcd_tls
+from libs.rpc.frame import address_for_peers, etcd_tls, member_id_of
 from services.router.access import Access
 from services.router.batches import Batches
 from services.router.channels import Channels
@@ -194,6 +194,14 @@ class Router:
 
     async def _listen(self, parts: Parts) -> None:
         config = self.config
+        self._rpc = RpcServer(
+            SERVICES,
+            config.host,
+            config.port,
+            tls=_server_tls(config),
+            allow_insecure=config.insecure,
+            metrics=self._metrics,
+        )
         app = http_app(
             parts,
             self.maker,
@@ -208,14 +216,6 @@ class Router:
             tls_key=config.tls_key,
             drain_s=config.drain_s,
         )
-        self._rpc = RpcServer(
-            SERVICES,
-            config.host,
-            config.port,
-            tls=_server_tls(config),
-            allow_insecure=config.insecure,
-            metrics=self._metrics,
-        )
         add_services(self._rpc.server, parts, self.maker, config.request_timeout_s)
         await self._rpc.start()
         self._closers.append(self._rpc.stop)
@@ -226,13 +226,13 @@ class Router:
 
     async def _join(self) -> None:
         incarnation = self.maker.token()
-        address = self.config.advertise or self._rpc.address
+        address = address_for_peers(self.config, self._rpc)
         info = RouterInfo(
             address=address,
             http_url=self.config.advertise_http or self._http.url,
             incarnation=incarnation,
         )
-        member_id = self.config.member or address
+        member_id = member_id_of(self.config, "router", address)
         self._membership = Membership(
             self._client, "router", member_id, msgspec.to_builtins(info), incarnation=incarnation
         )

@@ -116,3 +116,16 @@ async def test_a_router_whose_name_is_taken_stops_with_a_sentence(
             await first
         shutdown.request("the test is over")
         await second
+
+
+async def test_bound_to_every_interface_it_registers_an_address_that_others_can_dial(
+    bare: Stage,
+) -> None:
+    router = await bare.add_router(
+        host="0.0.0.0", no_auth=False, insecure=True, port=0, http_port=0
+    )
+    port = router.address.rpartition(":")[2]
+    async with Members(bare.client, "router") as members:
+        addresses = [member.info["address"] for member in members.current().values()]
+    assert f"{socket.gethostname()}:{port}" in addresses
+    assert not any(str(address).startswith("0.0.0.0") for address in addresses)
