@@ -21,7 +21,7 @@ from services.modelserver.herd.engine.forward import go_on
 from services.modelserver.herd.engine.kv_cache import KvCache
 from services.modelserver.herd.engine.precision import Precision
 from services.modelserver.herd.engine.runner import Runner
-from services.modelserver.herd.engine.sampler import RowSampling, Sampled
+from services.modelserver.herd.engine.sampled import RowSampling, Sampled
 from services.modelserver.herd.engine.sampling_params import SamplingParams
 from services.modelserver.herd.engine.step import StepOutcome, StepSpec
 from services.modelserver.herd.models.config import ModelConfig

@@ -18,8 +18,9 @@ def main() -> None:
     # spinning thread delays the very one that it waits for.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from services.modelserver.serve import serve
+    from services.modelserver.torch_model import load
 
-    run_service(lambda shutdown: serve(config, shutdown), name="modelserver")
+    run_service(lambda shutdown: serve(config, shutdown, load), name="modelserver")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import os
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -15,10 +14,8 @@ from libs.clock import Clock, SystemClock
 from libs.cluster.client import EtcdClient
 from libs.cluster.members import Members
 from libs.cluster.membership import Membership
-from libs.demo.cache import cache_dir
 from libs.errors import StartupError
 from libs.hashing import BLOCK_TOKENS, KvNamespace
-from libs.models.resolve import resolve_model
 from libs.obs import serve_metrics
 from libs.records.ids import fleet_name
 from libs.records.members import ModelServerInfo
@@ -39,13 +36,9 @@ from services.modelserver.config import ModelServerConfig
 from services.modelserver.core import checks
 from services.modelserver.herd.core.batcher import Batcher, BatcherConfig
 from services.modelserver.herd.engine.engine import Engine
-from services.modelserver.herd.engine.kv_cache import KvCache, blocks_within
-from services.modelserver.herd.engine.precision import choose_precision
-from services.modelserver.herd.engine.runner import Runner
 from services.modelserver.herd.engine.thread import EngineThread, HandOff
-from services.modelserver.herd.kernels.native import native_library
 from services.modelserver.herd.models.errors import ModelError
-from services.modelserver.herd.models.loader import LoadedModel, load_model
+from services.modelserver.model import Load, ServedModel
 from services.modelserver.pending import KvControlPending, WeightControlPending
 from services.modelserver.ports import ServedWeights
 
@@ -60,7 +53,7 @@ _NUMBER_WAIT_S = 3.0
 _FLUSH_S = 3.0
 
 
-async def serve(config: ModelServerConfig, shutdown: Shutdown) -> None:
+async def serve(config: ModelServerConfig, shutdown: Shutdown, load: Load) -> None:
     """Load, register, serve, drain."""
     clock = SystemClock()
     server = server_of(config, _SERVICES)
@@ -71,15 +64,15 @@ async def serve(config: ModelServerConfig, shutdown: Shutdown) -> None:
         stack.push_async_callback(server.stop)
         if config.metrics_port >= 0:
             serve_metrics(config.metrics_port, config.host)
-        loaded = await _load(config)
+        model = await _load(config, load)
         client = await stack.enter_async_context(cluster_of(config))
         views = {
             name: await stack.enter_async_context(Members(client, name))
             for name in ("kvstore", "leap", "scheduler")
         }
-        herd = _Herd.build(config, loaded, views["kvstore"], clock)
+        herd = _Herd.build(config, model, views["kvstore"], clock)
         stack.callback(herd.thread.stop, 5.0)
-        unit = _Unit(config, loaded, herd, server, clock)
+        unit = _Unit(config, model, herd, server, clock)
         api.open(unit.served())
         await unit.run(client, views, shutdown)
 
@@ -90,23 +83,14 @@ def _add_servicers(api: ModelServerApi, server: RpcServer) -> None:
     modelserver_pb2_grpc.add_WeightControlServicer_to_server(WeightControlPending(), server.server)
 
 
-async def _load(config: ModelServerConfig) -> LoadedModel:
-    """Reads and packs the weights off the event loop."""
-    threads = config.threads or len(os.sched_getaffinity(0))
-
-    def load() -> LoadedModel:
-        path = resolve_model(config.model, cache_dir(), log.info)
-        precision = choose_precision(config.precision)
-        native_library()  # built here once, or the first step that decodes would wait for gcc
-        log.info("loading weights", extra={"path": str(path), "precision": precision})
-        return load_model(path, precision, threads)
-
+async def _load(config: ModelServerConfig, load: Load) -> ServedModel:
+    """Off the event loop."""
     try:
-        loaded = await asyncio.to_thread(load)
+        model = await asyncio.to_thread(load, config)
     except ModelError as error:
         raise StartupError(str(error)) from None
-    log.info("weights loaded", extra={"digest": loaded.digests.root.hex()[:16]})
-    return loaded
+    log.info("weights loaded", extra={"digest": model.digests.root.hex()[:16]})
+    return model
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,40 +105,38 @@ class _Herd:
 
     @classmethod
     def build(
-        cls, config: ModelServerConfig, loaded: LoadedModel, kvstores: Members, clock: Clock
+        cls, config: ModelServerConfig, model: ServedModel, kvstores: Members, clock: Clock
     ) -> "_Herd":
-        model = loaded.config
-        blocks = _pool_blocks(config, loaded)
-        kv = KvCache(blocks, model, loaded.kv_dtype)
-        layout = kv.layout_signature()
+        pool = model.pool
+        layout = pool.layout_signature()
         tier = None
         if config.lower_tiers:
             tier = KvStoreTier(
                 kvstores,
                 layout=layout,
-                block_bytes=kv.block_bytes,
+                block_bytes=pool.block_bytes,
                 buffer_bytes=config.store_buffer_bytes,
                 tls=client_tls(config),
             )
         batcher = Batcher(
             BatcherConfig(
-                num_blocks=blocks,
+                num_blocks=pool.num_blocks,
                 max_batch_tokens=max(config.max_batch_tokens, config.max_seqs),
                 max_seqs=config.max_seqs,
                 external_tier=config.lower_tiers,
             )
         )
         namespace = KvNamespace(
-            model_digest=loaded.digests.config,
-            version_digest=loaded.digests.root,
+            model_digest=model.digests.config,
+            version_digest=model.digests.root,
             adapter="",
-            numerics=loaded.numerics_signature,
+            numerics=model.numerics,
             layout=layout,
         )
         engine = Engine(
             batcher,
-            Runner(loaded.model, kv),
-            kv,
+            model.runner,
+            pool,
             namespace.digest,
             now=clock.now,
             store_evicted=config.lower_tiers,
@@ -172,7 +154,7 @@ class _Herd:
         thread = EngineThread(engine, deliver, died)
         app = ModelServerApp(
             thread.send,
-            ServedWeights(name, 0, loaded.digests.root),
+            ServedWeights(name, 0, model.digests.root),
             clock=clock,
             tier=tier,
             max_waiting=config.max_waiting,
@@ -180,21 +162,8 @@ class _Herd:
         )
         thread.start()
         context = min(config.max_context or model.max_context, model.max_context)
-        limits = checks.Limits(name, model.vocab, context, blocks * BLOCK_TOKENS)
+        limits = checks.Limits(name, model.vocab, context, pool.num_blocks * BLOCK_TOKENS)
         return cls(app, thread, tier, limits, layout)
-
-
-def _pool_blocks(config: ModelServerConfig, loaded: LoadedModel) -> int:
-    """The pool's size; refused here when it holds no block or is more than the machine has."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if config.kv_bytes > memory:
-        raise StartupError(
-            f"--kv-bytes of {config.kv_bytes} is more than this machine's {memory} bytes of memory."
-        )
-    try:
-        return blocks_within(config.kv_bytes, loaded.config, loaded.kv_dtype)
-    except ValueError as error:
-        raise StartupError(f"{error}: give more --kv-bytes.") from None
 
 
 class _Unit:
@@ -203,13 +172,13 @@ class _Unit:
     def __init__(
         self,
         config: ModelServerConfig,
-        loaded: LoadedModel,
+        model: ServedModel,
         herd: _Herd,
         server: RpcServer,
         clock: Clock,
     ) -> None:
         self._config = config
-        self._loaded = loaded
+        self._model = model
         self._herd = herd
         self._server = server
         self._clock = clock
@@ -219,11 +188,11 @@ class _Unit:
         self._identity = Identity(
             member_id=member_id_of(config, "modelserver", self._address),
             incarnation=secrets.token_hex(8),
-            fleet=fleet_name(name, loaded.precision),
-            precision=loaded.precision,
-            numerics=loaded.numerics_signature,
+            fleet=fleet_name(name, model.precision),
+            precision=model.precision,
+            numerics=model.numerics,
             layout=herd.layout,
-            eos_ids=frozenset(loaded.config.eos_ids),
+            eos_ids=model.eos_ids,
             max_seqs=config.max_seqs,
             block_tokens=BLOCK_TOKENS,
         )
@@ -290,7 +259,7 @@ class _Unit:
 
     async def _number(self, leaps: Members, membership: Membership) -> None:
         """Learn the served version's number from Leap and tell the cluster."""
-        manifest = manifest_of(self._herd.limits.model, self._config.model, self._loaded.digests)
+        manifest = manifest_of(self._herd.limits.model, self._config.model, self._model.digests)
         seq = await register_weights(
             manifest, leaps, clock=self._clock, tls=client_tls(self._config)
         )

@@ -7,8 +7,7 @@ from libs.clock import Clock
 from libs.cluster.members import Members
 from libs.errors import ImpalaError
 from libs.rpc import ClientTls, call, connect
-from services.modelserver.herd.models.digest import ModelDigests, layout_signature
-from services.modelserver.herd.models.source import FLOAT_DTYPES
+from services.modelserver.herd.models.digest import FLOAT_DTYPES, ModelDigests, layout_signature
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from services.modelserver.herd.core.plan import (
 )
 from services.modelserver.herd.core.sequence import Sequence
 from services.modelserver.herd.core.suspects import Suspects
-from services.modelserver.herd.engine.sampler import RowSampling, Sampled
+from services.modelserver.herd.engine.sampled import RowSampling, Sampled
 from services.modelserver.herd.engine.shares import split_time
 from services.modelserver.herd.engine.step import (
     Admitted,

@@ -15,7 +15,8 @@ from services.modelserver.herd.engine.forward import (
     go_on,
 )
 from services.modelserver.herd.engine.kv_cache import KvCache
-from services.modelserver.herd.engine.sampler import RowSampling, Sampled, sample
+from services.modelserver.herd.engine.sampled import RowSampling, Sampled
+from services.modelserver.herd.engine.sampler import sample
 from services.modelserver.herd.models.config import ModelConfig
 
 

@@ -15,48 +15,14 @@ import hashlib
 import struct
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
+from services.modelserver.herd.engine.sampled import RowSampling, Sampled, TokenLogprobs
 from services.modelserver.herd.engine.sampling_params import SamplingParams as SamplingParams
 
 # top_p seldom needs more than this many of the most likely tokens; when it does, we sort them all.
 _CANDIDATES = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class RowSampling:
-    """What the sampler knows of one row's request.
-
-    ``tokens`` are the prompt's ``num_prompt`` ids, then those sampled so far; the count of the
-    latter is the row's noise counter. ``params.seed`` is set unless the row is greedy.
-    """
-
-    params: SamplingParams
-    tokens: Sequence[int]
-    num_prompt: int
-
-    @property
-    def sampled(self) -> int:
-        """How many tokens were sampled before this one."""
-        return len(self.tokens) - self.num_prompt
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLogprobs:
-    """Natural logs of probabilities: the sampled token's, and (token id, log), best first."""
-
-    chosen: float
-    top: tuple[tuple[int, float], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """One entry a row. ``logprobs`` is None for rows that did not ask."""
-
-    tokens: list[int]
-    logprobs: list[TokenLogprobs | None]
 
 
 @torch.inference_mode()

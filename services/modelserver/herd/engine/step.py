@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from services.modelserver.herd.core.plan import FinishReason, Lookup
 from services.modelserver.herd.core.sequence import Limits
-from services.modelserver.herd.engine.sampler import TokenLogprobs
+from services.modelserver.herd.engine.sampled import TokenLogprobs
 from services.modelserver.herd.engine.sampling_params import SamplingParams
 
 

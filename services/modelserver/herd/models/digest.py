@@ -11,10 +11,16 @@ import hashlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from libs.hashing import WEIGHT_DIGEST_BYTES, weights_root
-from services.modelserver.herd.models.config import ModelConfig
-from services.modelserver.herd.models.source import SourceTensor, WeightSource
+
+if TYPE_CHECKING:  # they import torch, and what digests are needs none
+    from services.modelserver.herd.models.config import ModelConfig
+    from services.modelserver.herd.models.source import SourceTensor, WeightSource
+
+FLOAT_DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+"""Plain stored types by the names that safetensors gives them."""
 
 
 @dataclass(frozen=True, slots=True)

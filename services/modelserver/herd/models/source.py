@@ -23,9 +23,8 @@ from services.modelserver.herd.models.config import (
     config_from_folder,
     config_from_gguf,
 )
+from services.modelserver.herd.models.digest import FLOAT_DTYPES
 from services.modelserver.herd.models.errors import BadWeights, ModelNotFound
-
-FLOAT_DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from services.modelserver.herd.core.errors import EngineBroken
 from services.modelserver.herd.core.plan import Chunk, FinishReason
 from services.modelserver.herd.engine.engine import Engine, StepInterrupted, StepRunner
 from services.modelserver.herd.engine.forward import go_on
-from services.modelserver.herd.engine.sampler import RowSampling, Sampled
+from services.modelserver.herd.engine.sampled import RowSampling, Sampled
 from services.modelserver.herd.engine.sampling_params import SamplingParams
 from services.modelserver.tests.engine.rig import Collector, make_engine, spec
 from services.modelserver.tests.models.factories import (

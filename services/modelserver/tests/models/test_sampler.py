@@ -11,7 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.modelserver.herd.engine.sampler import RowSampling, sample, uniform
+from services.modelserver.herd.engine.sampled import RowSampling
+from services.modelserver.herd.engine.sampler import sample, uniform
 from services.modelserver.herd.engine.sampling_params import BadSampling, SamplingParams
 
 GREEDY: dict[str, Any] = {"temperature": 0.0}

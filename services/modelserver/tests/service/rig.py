@@ -25,6 +25,7 @@ from libs.rpc import Shutdown, connect
 from libs.testing.rpc import free_port, serving
 from services.modelserver.config import ModelServerConfig
 from services.modelserver.serve import serve
+from services.modelserver.torch_model import load
 
 MODEL = "tiny"
 WAIT_S = 20.0
@@ -178,7 +179,7 @@ async def model_server(
         leads = with_leader and not keep_cluster
         leadership = await election.campaign() if leads else None
         shutdown = Shutdown()
-        task = asyncio.create_task(serve(config, shutdown))
+        task = asyncio.create_task(serve(config, shutdown, load))
         channel = await stack.enter_async_context(connect(f"127.0.0.1:{config.port}"))
         stub = modelserver_pb2_grpc.ModelServerStub(channel)
         rig = Rig(etcd, stub, channel, task, shutdown, scheduler, leap, leadership)

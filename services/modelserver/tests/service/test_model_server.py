@@ -42,6 +42,7 @@ from services.modelserver.tests.models.factories import (
     save_tiny,
 )
 from services.modelserver.tests.service.rig import Rig, model_server, request, rest_of, tokens_of
+from services.modelserver.torch_model import load
 
 FAR = 4_000_000_000_000
 
@@ -409,4 +410,4 @@ async def test_a_pool_that_cannot_be_is_one_sentence_and_frees_the_port(
     )
     for _ in range(2):
         with pytest.raises(StartupError, match=f"(?s){why}"):
-            await serve(config, Shutdown())
+            await serve(config, Shutdown(), load)
