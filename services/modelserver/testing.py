@@ -41,8 +41,9 @@ class ScriptedConfig(ModelServerConfig):
     """The model server's settings and what the script needs."""
 
     step_s: float = setting(0.0, "Seconds that each engine step takes.", minimum=0)
+    # Of the sorted byte-level alphabet these are the small letters.
     answers_from: int = setting(64, "First token id that is answered.", minimum=0)
-    answers_to: int = setting(90, "Last token id that is answered.", minimum=0, maximum=VOCAB - 1)
+    answers_to: int = setting(89, "Last token id that is answered.", minimum=0, maximum=VOCAB - 1)
 
 
 def answer_token(context: Sequence[int], first: int, last: int) -> int:
