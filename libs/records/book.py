@@ -27,4 +27,6 @@ class FleetBook(msgspec.Struct, kw_only=True):
     """Server incarnation -> every report up to this sequence is in the sums."""
     clocks: dict[str, tuple[float, float]] = {}
     """Server incarnation -> (uptime, busy) seconds up to which idle time is charged."""
+    busy: dict[str, tuple[float, float]] = {}
+    """Server incarnation -> (reported, charged) busy seconds."""
     runs: dict[str, RunUseRecord] = {}

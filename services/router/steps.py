@@ -158,12 +158,13 @@ class Steps:
                         ended = ended or message.HasField("done")
                         yield message
         except ImpalaError as error:
-            if (heard or was_accepted(error)) and _is_loss(error):
+            # Only a refused step gives its grant back: one that was taken ends it by its report,
+            # also when it is closed here, before anything was heard.
+            if not (heard or was_accepted(error)):
+                self._placing.release(placement, "NOT_STARTED")
+            elif _is_loss(error):
                 raise ServerLost(getattr(error, "retry_after_s", None) or RESTART_S) from error
             raise
-        finally:
-            if not heard:
-                self._placing.release(placement, "NOT_STARTED")
         if not ended:
             raise Internal("The server ended the step without its last message.", "NO_DONE")
 

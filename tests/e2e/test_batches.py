@@ -18,6 +18,14 @@ def answer(line: dict[str, Any]) -> str:
     return str(line["response"]["body"]["choices"][0]["message"]["content"])
 
 
+async def ledger_of(stack: Stack, batch_id: str) -> dict[str, Any]:
+    async with httpx.AsyncClient(trust_env=False, base_url=stack.url) as http:
+        shown = (await http.get(f"/v1/batches/{batch_id}")).json()
+        run = (await http.get(f"/imp/v1/runs/{shown['run_id']}")).json()
+    ledger: dict[str, Any] = run["ledger"]
+    return ledger
+
+
 async def test_batches_with_the_same_custom_ids_get_their_own_answers(
     client: openai.AsyncOpenAI,
 ) -> None:
@@ -50,8 +58,8 @@ async def test_batches_with_the_same_custom_ids_get_their_own_answers(
             assert by_id[f"r{i}"] == alone[word, i].choices[0].message.content
 
 
-async def test_a_cancel_keeps_what_is_finished_and_names_the_rest(
-    client: openai.AsyncOpenAI,
+async def test_a_cancel_keeps_what_is_finished_and_names_and_charges_the_rest(
+    client: openai.AsyncOpenAI, stack: Stack
 ) -> None:
     short = [chat_line(f"short-{i}", f"Hi {i}") for i in range(3)]
     long = [
@@ -79,6 +87,10 @@ async def test_a_cancel_keeps_what_is_finished_and_names_the_rest(
     assert {line["error"]["code"] for line in errors} == {"batch_cancelled"}
     with pytest.raises(openai.ConflictError):
         await client.batches.cancel(done.id)
+    ledger = await ledger_of(stack, done.id)
+    # The long lines never said a word before they were cancelled.
+    assert ledger["wasted_tokens"] > 0
+    assert ledger["busy_engine_s"] > 0
 
 
 async def test_a_batch_says_what_it_cost(client: openai.AsyncOpenAI, stack: Stack) -> None:

@@ -54,7 +54,13 @@ class FleetLeader:
         self._writer = GuardedWriter(deps.client, leadership, deps.clock)
         self.keeper = LedgerKeeper(fleet, self._writer, deps.clock)
         self._watcher = ServerWatcher(
-            fleet, deps.views, deps.servers, self.desk, self.keeper.clock, deps.clock
+            fleet,
+            deps.views,
+            deps.servers,
+            self.desk,
+            self.keeper.clock,
+            self.keeper.alive,
+            deps.clock,
         )
         self.runs = RunManager(
             RunContext(

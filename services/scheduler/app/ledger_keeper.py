@@ -7,13 +7,16 @@ began, so that the load on etcd does not grow with the number of steps.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections.abc import Collection, Sequence
 
 from libs.clock import Clock
 from libs.records import keys
 from libs.records.book import FleetBook, RunUseRecord
 from services.scheduler.app.writer import GuardedWriter, put_record
-from services.scheduler.core.ledger import Book, Clocks, Ledger, RunUse, StepUse
+from services.scheduler.core.ledger import Book, Busy, Clocks, Ledger, RunUse, StepUse
+
+log = logging.getLogger(__name__)
 
 WRITE_EVERY_S = 0.1
 """Least time between two writes of the book."""
@@ -69,6 +72,7 @@ class LedgerKeeper:
             epoch=self._writer.epoch,
             booked=dict(book.booked),
             clocks={inc: (clocks.uptime_s, clocks.busy_s) for inc, clocks in book.clocks.items()},
+            busy={inc: (busy.reported, busy.charged) for inc, busy in book.busy.items()},
             runs={run_id: _use_record(use) for run_id, use in book.runs.items()},
         )
 
@@ -114,6 +118,13 @@ class LedgerKeeper:
     def clock(self, incarnation: str, clocks: Clocks) -> None:
         self._ledger.clock(incarnation, clocks, self._active)
 
+    def alive(self, incarnations: Collection[str]) -> None:
+        """The servers' lives that there are now; the others will report no more, or late."""
+        unreported_s = self._ledger.alive(incarnations, self._active)
+        if unreported_s > 0:
+            fields = {"fleet": self._fleet, "unreported_s": round(unreported_s, 3)}
+            log.warning("a server is gone with work it had not reported", extra=fields)
+
     async def acknowledged(self, incarnation: str, within_s: float) -> int:
         """Waits until all that is booked now is written, at most so long; the sequence up to which
         the server may forget."""
@@ -130,6 +141,7 @@ def _book(record: FleetBook) -> Book:
     return Book(
         booked=record.booked,
         clocks={inc: Clocks(uptime, busy) for inc, (uptime, busy) in record.clocks.items()},
+        busy={inc: Busy(reported, charged) for inc, (reported, charged) in record.busy.items()},
         runs={run_id: _use(use) for run_id, use in record.runs.items()},
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from libs.clock import Clock
@@ -23,6 +23,8 @@ RETRY_S = 0.5
 
 OnClocks = Callable[[str, Clocks], None]
 """(incarnation, clocks)"""
+OnAlive = Callable[[Collection[str]], None]
+"""(incarnations of all members)"""
 
 
 class ServerWatcher:
@@ -36,6 +38,7 @@ class ServerWatcher:
         servers: ModelServers,
         desk: GrantDesk,
         on_clocks: OnClocks,
+        on_alive: OnAlive,
         clock: Clock,
     ) -> None:
         self._fleet = fleet
@@ -43,6 +46,7 @@ class ServerWatcher:
         self._servers = servers
         self._desk = desk
         self._on_clocks = on_clocks
+        self._on_alive = on_alive
         self._clock = clock
         self._tasks: dict[str, tuple[str, asyncio.Task[None]]] = {}
 
@@ -55,6 +59,7 @@ class ServerWatcher:
 
     def _follow(self, group: asyncio.TaskGroup, members: dict[str, ModelServerInfo]) -> None:
         self._desk.expect(members)
+        self._on_alive({info.incarnation for info in members.values()})
         for member_id, (address, task) in list(self._tasks.items()):
             if member_id not in members or members[member_id].address != address:
                 task.cancel()

@@ -2,8 +2,10 @@
 
 A step report is booked once, by (incarnation, sequence). Busy time is the sum of the steps' shares.
 Idle time is what the servers were up and not busy while runs went on, split evenly over these runs:
-it was reserved for them. Both survive a change of leader as one `Book`; reports that were booked
-but not yet in a written book come again, because only `written` ones are acknowledged.
+it was reserved for them. What a server had computed and not reported when it died is busy time of
+the runs that go on: it was computed for them, or beside them, and is paid for. All that survives a
+change of leader as one `Book`; reports that were booked but not yet in a written book come again,
+because only `written` ones are acknowledged.
 """
 
 from __future__ import annotations
@@ -65,12 +67,23 @@ class Clocks:
 
 
 @dataclass(frozen=True, slots=True)
+class Busy:
+    """Of a server's busy time, seconds; charged >= reported."""
+
+    reported: float = 0.0
+    """The shares of its reported steps."""
+    charged: float = 0.0
+    """Booked so far: what was reported, and after its death what never will be."""
+
+
+@dataclass(frozen=True, slots=True)
 class Book:
     """All that a new leader must know; a snapshot that shares nothing with the ledger."""
 
     booked: Mapping[str, int] = field(default_factory=dict)
     """Incarnation -> every report up to this sequence is in `runs`."""
     clocks: Mapping[str, Clocks] = field(default_factory=dict)
+    busy: Mapping[str, Busy] = field(default_factory=dict)
     runs: Mapping[str, RunUse] = field(default_factory=dict)
 
 
@@ -79,6 +92,7 @@ class Ledger:
         book = book or Book()
         self._runs: dict[str, RunUse] = {run: replace(use) for run, use in book.runs.items()}
         self._clocks: dict[str, Clocks] = dict(book.clocks)
+        self._busy: dict[str, Busy] = dict(book.busy)
         self._marks: OrderedDict[str, Watermark] = OrderedDict(
             (incarnation, Watermark(level)) for incarnation, level in book.booked.items()
         )
@@ -110,11 +124,19 @@ class Ledger:
         """False when it was booked before."""
         if not self._mark(incarnation).add(sequence):
             return False
+        engine_s = self._charge(incarnation, use.engine_s)
         run = self._runs.get(use.run_id)
         if run is not None:
-            run.add(use)
+            run.add(replace(use, engine_s=engine_s))
         self.dirty = True
         return True
+
+    def _charge(self, incarnation: str, engine_s: float) -> float:
+        """The part of a reported share that was not charged when its server was held to be dead."""
+        before = self._busy.get(incarnation, Busy())
+        reported = before.reported + engine_s
+        self._busy[incarnation] = Busy(reported, max(before.charged, reported))
+        return self._busy[incarnation].charged - before.charged
 
     def clock(self, incarnation: str, now: Clocks, active: Collection[str]) -> float:
         """A server's clocks advanced; charges the idle part to the runs in `active`, which must be
@@ -129,6 +151,9 @@ class Ledger:
             return 0.0  # Older than what is known: two messages crossed.
         self._mark(incarnation)
         self._clocks[incarnation] = now
+        if before is None:
+            # Steps that it ran before are booked, or belong to a time nobody kept a book of.
+            self._busy.setdefault(incarnation, Busy(now.busy_s, now.busy_s))
         if before is None or not active:
             return 0.0
         idle = (now.uptime_s - before.uptime_s) - (now.busy_s - before.busy_s)
@@ -137,6 +162,21 @@ class Ledger:
             run.idle_engine_s = max(0.0, run.idle_engine_s + idle / len(active))
         self.dirty = self.dirty or idle != 0
         return idle
+
+    def alive(self, incarnations: Collection[str], active: Collection[str]) -> float:
+        """These servers live; charges what the others had computed and not reported to the runs in
+        `active`, which must be open, evenly. Returns it in seconds. One that was held to be dead
+        may still report: its shares count from where they exceed what was charged."""
+        unreported = 0.0
+        for incarnation in self._clocks.keys() - set(incarnations):
+            busy = self._busy.get(incarnation, Busy())
+            charged = max(busy.charged, self._clocks[incarnation].busy_s)
+            self._busy[incarnation] = replace(busy, charged=charged)
+            unreported += charged - busy.charged
+        for run_id in active:
+            self._runs[run_id].busy_engine_s += unreported / len(active)
+        self.dirty = self.dirty or unreported > 0
+        return unreported
 
     def acknowledged(self, incarnation: str) -> int:
         """Every report up to this sequence is in a written book."""
@@ -148,6 +188,7 @@ class Ledger:
         return Book(
             booked={incarnation: mark.level for incarnation, mark in self._marks.items()},
             clocks=dict(self._clocks),
+            busy=dict(self._busy),
             runs={run: replace(use) for run, use in self._runs.items()},
         )
 
@@ -160,4 +201,5 @@ class Ledger:
         while len(self._marks) > _INCARNATIONS:
             oldest, _ = self._marks.popitem(last=False)
             self._clocks.pop(oldest, None)
+            self._busy.pop(oldest, None)
         return mark

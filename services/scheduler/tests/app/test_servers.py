@@ -69,7 +69,7 @@ async def test_a_server_that_is_not_heard_from_is_told_of_once_and_so_is_its_ret
         return desk.state.servers["ms-1"].phase if desk.state.servers else ""
 
     async with ClusterViews(client) as views, member:
-        watcher = ServerWatcher(FLEET, views, servers, desk, lambda *_: None, clock)
+        watcher = ServerWatcher(FLEET, views, servers, desk, lambda *_: None, lambda _: None, clock)
         task = asyncio.create_task(watcher.run())
         await eventually(lambda: servers.begun >= 3)
         async with serving((add, FakeModelServer()), port=port):

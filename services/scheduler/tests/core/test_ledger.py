@@ -145,6 +145,36 @@ def test_busy_and_idle_are_all_of_the_time(parts: list[tuple[float, float]]) -> 
     assert use.busy_engine_s + use.idle_engine_s == pytest.approx(uptime - 1.0)
 
 
+def test_what_a_dead_server_had_not_reported_is_busy_time_of_the_runs_that_go_on() -> None:
+    ledger = ledger_with("one", "two")
+    ledger.clock("server", Clocks(0.0, 0.0), ["one", "two"])
+    ledger.book("server", 1, StepUse(run_id="one", engine_s=2.0))
+    ledger.clock("server", Clocks(10.0, 8.0), ["one", "two"])
+    assert ledger.alive(["server"], ["one", "two"]) == 0.0
+    assert ledger.alive([], ["one", "two"]) == 6.0
+    assert ledger.alive([], ["one", "two"]) == 0.0
+    assert ledger.use_of("one").busy_engine_s == 5.0
+    assert ledger.use_of("two").busy_engine_s == 3.0
+    assert ledger.use_of("one").idle_engine_s == ledger.use_of("two").idle_engine_s == 1.0
+
+
+def test_a_server_that_was_only_out_of_sight_is_not_charged_twice() -> None:
+    ledger = ledger_with("run")
+    ledger.clock("server", Clocks(0.0, 0.0), ["run"])
+    ledger.clock("server", Clocks(10.0, 8.0), ["run"])
+    ledger.alive([], ["run"])
+    restored = Ledger(ledger.snapshot())
+    for sequence, engine_s in ((1, 5.0), (2, 4.0)):
+        restored.book("server", sequence, StepUse(run_id="run", engine_s=engine_s))
+    assert restored.use_of("run").busy_engine_s == 9.0
+
+
+def test_what_a_server_did_before_it_was_first_seen_is_charged_to_nobody_when_it_dies() -> None:
+    ledger = ledger_with("run")
+    ledger.clock("server", Clocks(100.0, 60.0), ["run"])
+    assert ledger.alive([], ["run"]) == 0.0
+
+
 @given(st.lists(st.integers(0, 5000), max_size=100), st.integers(0, 5000))
 def test_a_line_set_is_a_set(numbers: list[int], probe: int) -> None:
     lines = LineSet()
