@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from uuid import uuid4
@@ -93,9 +94,8 @@ class Campaign:
         was found."""
         while len(self.report.injections) < faults and not self.report.violations:
             self._round += 1
-            left = faults - len(self.report.injections)
             drawn = draw_round(self._settings.seed, self._round, self._cluster.members, LEASES)
-            await self.round(drawn[:left])
+            await self.round(drawn)
         return self.report
 
     async def round(self, faults: Sequence[Fault]) -> History:
@@ -134,11 +134,7 @@ class Campaign:
         except TimeoutError:
             await recorder.note(Unclear(time.monotonic(), "POST /v1/batches", "never"))
             return
-        try:
-            async with asyncio.timeout(settings.within_s):
-                await recorder.watch(batch)
-        except TimeoutError:
-            return
+        await self._patiently(recorder.watch(batch))
 
     # ---- faults
 
@@ -151,23 +147,24 @@ class Campaign:
             if not recorder.at_work:
                 self.report.missed += 1
                 continue
-            if fault.progress >= 0:
-                # What was recorded before must not count as what came after.
-                await self._or_over(recorder, _next_poll(recorder))
+            # What was recorded before must not count as what came after.
+            await self._patiently(recorder.look_at_all())
             self._say(f"round {self._round}: {fault}")
             at = time.monotonic()
             await recorder.note(Injected(at, fault))
             await self._perform(fault)
             await self._or_over(recorder, partial(_resumed, recorder, at))
-            await recorder.read_again()
+            await self._patiently(recorder.read_again())
+
+    async def _patiently(self, asking: Awaitable[None]) -> None:
+        """No longer than a batch may take: that nobody answers shows in the batches."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.within_s):
+                await asking
 
     async def _or_over(self, recorder: Recorder, holds: Callable[[], bool]) -> None:
         """Returns once it holds, or the round's batches have ended or were given up."""
-        try:
-            async with asyncio.timeout(self._settings.within_s):
-                await recorder.until(lambda: holds() or not recorder.at_work)
-        except TimeoutError:
-            return
+        await self._patiently(recorder.until(lambda: holds() or not recorder.at_work))
 
     async def _perform(self, fault: Fault) -> None:
         cluster, member = self._cluster, fault.members[0]
@@ -220,12 +217,6 @@ def resume_s(history: History, at: float) -> float | None:
         if event.at > at and (count > before or event.status in TERMINAL):
             return event.at - at
     return None
-
-
-def _next_poll(recorder: Recorder) -> Callable[[], bool]:
-    events = recorder.history.events
-    before = len(events)
-    return lambda: any(isinstance(event, Polled) for event in events[before:])
 
 
 def _recorded(recorder: Recorder, wanted: float, lines: int) -> bool:

@@ -38,7 +38,7 @@ _WEIGHTS = {
 }
 BEFORE_CREATE = -1.0
 """Progress before the batches of a round are there: the fault meets their upload and creation."""
-MOST_DELAY_S = 0.6
+MOST_DELAY_S = 0.4
 
 
 @dataclass(frozen=True, slots=True)

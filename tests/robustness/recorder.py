@@ -140,6 +140,10 @@ class Recorder:
         await self.note(Polled(time.monotonic(), batch, shown["status"], total, completed, failed))
         return shown
 
+    async def look_at_all(self) -> None:
+        """Every batch that was promised, at the same moment."""
+        await asyncio.gather(*(self.look(batch) for batch in self.promised))
+
     async def read_again(self) -> None:
         """Everything that was read, from the first result on."""
         for batch, count in list(self._results.items()):

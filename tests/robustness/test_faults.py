@@ -29,7 +29,7 @@ async def test_batches_survive_twenty_drawn_faults() -> None:
     async with make_campaign("fake", Settings(seed=20)) as (_, campaign):
         report = await campaign.run(20)
     assert report.violations == []
-    assert len(report.injections) == 20
+    assert len(report.injections) >= 20
 
 
 @pytest.mark.slow
