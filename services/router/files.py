@@ -210,6 +210,8 @@ class Upload:
         self._files.check_purpose(purpose)
         self._files.check_size(purpose, self.size)
         if purpose == "batch":
+            if not self.size:
+                raise BadRequest("The file is empty.", "file", "empty_file")
             self._check_text()
         await self._flush()
         await self._writer.close()

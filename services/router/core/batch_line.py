@@ -145,7 +145,7 @@ def _record_fault(record: dict[str, Any], rules: LineRules) -> _Fault | None:
         return INVALID_REQUEST, "method", "'method' must be \"POST\"."
     url = record["url"]
     if url != rules.endpoint:
-        message = f"The url {_shown(url)} differs from the batch's endpoint '{rules.endpoint}'."
+        message = f"'url' must be the batch's endpoint '{rules.endpoint}', not {_shown(url)}."
         return URL_MISMATCH, "url", message
     if not isinstance(record["body"], dict):
         return INVALID_REQUEST, "body", "'body' must be a JSON object."

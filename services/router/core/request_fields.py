@@ -57,6 +57,8 @@ _BOTH_USED = frozenset(
 )
 CHAT_USED = _BOTH_USED | {"messages", "tools", "tool_choice", "top_logprobs"}
 COMPLETION_USED = _BOTH_USED | {"prompt", "best_of"}
+_CHAT_ONLY = {name: "/v1/chat/completions" for name in CHAT_USED - COMPLETION_USED}
+_COMPLETION_ONLY = {name: "/v1/completions" for name in COMPLETION_USED - CHAT_USED}
 
 
 def _flag(name: str, value: Any) -> object:
@@ -158,12 +160,12 @@ COMPLETION_REFUSALS: _Refusals = _BOTH_REFUSALS | {
 
 def check_chat_fields(body: Body) -> None:
     """Raises BadRequest naming the first field that cannot be accepted."""
-    _check(body, CHAT_USED, CHAT_IGNORED, CHAT_REFUSALS)
+    _check(body, CHAT_USED, CHAT_IGNORED, CHAT_REFUSALS, _COMPLETION_ONLY)
 
 
 def check_completion_fields(body: Body) -> None:
     """Raises BadRequest naming the first field that cannot be accepted."""
-    _check(body, COMPLETION_USED, COMPLETION_IGNORED, COMPLETION_REFUSALS)
+    _check(body, COMPLETION_USED, COMPLETION_IGNORED, COMPLETION_REFUSALS, _CHAT_ONLY)
 
 
 def check_known(body: Body, known: frozenset[str], prefix: str = "") -> None:
@@ -173,9 +175,12 @@ def check_known(body: Body, known: frozenset[str], prefix: str = "") -> None:
             raise unknown(prefix + name)
 
 
-def unknown(name: str) -> BadRequest:
+def unknown(name: str, endpoint: str = "") -> BadRequest:
+    """endpoint: the one that knows the name, if there is one."""
     name = name[:_SHOWN_CHARS]
     message = f"Unrecognized request argument supplied: {name}"
+    if endpoint:
+        message += f" ({endpoint} takes it)"
     return BadRequest(message, name, "unknown_parameter")
 
 
@@ -192,13 +197,18 @@ def check_tags(name: str, value: object) -> None:
 
 
 def _check(
-    body: Body, used: frozenset[str], ignored: Mapping[str, _Check], refusals: _Refusals
+    body: Body,
+    used: frozenset[str],
+    ignored: Mapping[str, _Check],
+    refusals: _Refusals,
+    elsewhere: Mapping[str, str],
 ) -> None:
+    """elsewhere: names that another endpoint knows, and which."""
     for name, value in body.items():
         if name in used:
             continue
         if name not in ignored and name not in refusals:
-            raise unknown(name)
+            raise unknown(name, elsewhere.get(name, ""))
         if value is None:
             continue
         if name in ignored:

@@ -123,10 +123,12 @@ def test_an_unknown_field_is_refused_in_openais_words(parse: Any, value: object)
     assert (error.param, error.code) == ("temprature", "unknown_parameter")
 
 
-def test_a_field_of_the_other_endpoint_is_unknown() -> None:
-    with pytest.raises(BadRequest, match="Unrecognized request argument supplied: prompt"):
+def test_a_field_of_the_other_endpoint_is_unknown_and_leads_there() -> None:
+    prompt = r"supplied: prompt \(/v1/completions takes it\)$"
+    with pytest.raises(BadRequest, match=prompt):
         chat(prompt="hi")
-    with pytest.raises(BadRequest, match="Unrecognized request argument supplied: messages"):
+    messages = r"supplied: messages \(/v1/chat/completions takes it\)$"
+    with pytest.raises(BadRequest, match=messages):
         completion(messages=[USER])
 
 

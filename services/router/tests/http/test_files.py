@@ -65,6 +65,14 @@ async def test_a_batch_file_that_is_not_utf8_is_refused_at_upload(
     assert (await stage.openai().files.create(file=content, purpose="user_data")).bytes
 
 
+async def test_an_empty_batch_file_is_refused_at_upload(stage: Stage) -> None:
+    with pytest.raises(openai.BadRequestError, match="empty") as caught:
+        await stage.openai().files.create(file=("in.jsonl", b""), purpose="batch")
+    assert (caught.value.code, caught.value.param) == ("empty_file", "file")
+    assert await stage.objects.list() == []
+    assert (await stage.openai().files.create(file=("a", b""), purpose="user_data")).bytes == 0
+
+
 async def test_the_purpose_may_come_after_the_file(stage: Stage) -> None:
     body = (
         b'--B\r\nContent-Disposition: form-data; name="file"; filename="x.jsonl"\r\n\r\n\xff\xff'
