@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
 
 
 def quickstart() -> int:
-    """Answer 16 steps of real agents with the demo model, and show what it cost."""
+    """Answer four runs of real agents, 16 steps, with the demo model, and show what it cost."""
     if not EXAMPLE.is_file():
         raise CliError(f"The example {EXAMPLE} is missing: run this from a checkout.")
     say(f"Answering {EXAMPLE.name}: real agent steps, on the demo model {DEMO.alias}.")
@@ -45,7 +45,7 @@ def quickstart() -> int:
         "\nNext:\n"
         "  .venv/bin/impala up\n"
         "      an instance that stays: OpenAI's API over HTTP, and gRPC\n"
-        f"  .venv/bin/impala run {_short(EXAMPLE)} -o out.jsonl\n"
+        f"  .venv/bin/impala run {_short(EXAMPLE)} -o answers.jsonl\n"
         "      the same in one command, for files of yours\n"
         "  docs/architecture.md\n"
         "      what happened here, step by step"
