@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from services.router.core.batch_file import split_lines
 from services.router.core.batch_line import BatchLine, FileValidator, LineRules
@@ -28,7 +30,7 @@ def test_every_line_is_a_request_that_is_accepted() -> None:
 
 
 def test_the_steps_of_a_run_name_one_trace_and_extend_each_other() -> None:
-    runs = defaultdict(list)
+    runs: defaultdict[str, list[Any]] = defaultdict(list)
     for line in example():
         run, _, step = line.custom_id.partition("#")
         assert trace_of(line).trace_id == run
@@ -36,5 +38,5 @@ def test_the_steps_of_a_run_name_one_trace_and_extend_each_other() -> None:
         runs[run].append(line.body["messages"])
     assert sorted(map(len, runs.values())) == [3, 4, 4, 5]
     for steps in runs.values():
-        for before, after in zip(steps, steps[1:], strict=False):
+        for before, after in pairwise(steps):
             assert after[: len(before)] == before
