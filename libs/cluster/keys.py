@@ -1,4 +1,4 @@
-"""Where this library's own keys lie in etcd: members, elections, accounts, API keys.
+"""Where this library's own keys lie in etcd: members, elections, accounts, API keys, the secret.
 
 All else that services keep is named in libs/records/keys.py. docs/state.md says who writes what.
 
@@ -12,6 +12,7 @@ MEMBERS = ROOT + "members/"
 ELECTIONS = ROOT + "elections/"
 ACCOUNTS = ROOT + "accounts/"
 API_KEYS = ROOT + "api-keys/"
+SECRET = ROOT + "cluster/secret"
 
 
 def checked(name: str) -> str:

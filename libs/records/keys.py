@@ -104,6 +104,12 @@ def file_object(account: str, file_id: str) -> str:
     return f"files/{account}/{file_id}"
 
 
+def is_file_object(account: str, object_key: str) -> bool:
+    """Whether the object is the content of a file of the account's."""
+    folder, _, file_id = object_key.rpartition("/")
+    return folder == f"files/{account}" and file_id not in ("", ".", "..") and "/" not in account
+
+
 def index_object(run_id: str) -> str:
     return f"runs/{run_id}/index"
 

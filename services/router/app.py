@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from types import TracebackType
@@ -21,6 +22,7 @@ from libs.cluster.accounts import AccountsView
 from libs.cluster.client import EtcdClient
 from libs.cluster.errors import ClusterError
 from libs.cluster.membership import Membership
+from libs.cluster.secret import cluster_secret
 from libs.errors import StartupError
 from libs.models import resolve_model
 from libs.objects import ObjectStore, open_store
@@ -169,7 +171,7 @@ class Router:
         )
         batches = Batches(client, self.maker, files, jobs)
         completions = Completions(preparer, pipeline, self.maker, meter)
-        epochs = Epochs()
+        epochs = Epochs(client)
         limits = FileLimits(config.max_batch_lines, config.max_batch_bytes)
         return Parts(
             access=Access(self._accounts),
@@ -189,6 +191,7 @@ class Router:
                 line_timeout_s=config.line_timeout_s,
             ),
             request_bytes=request_bytes,
+            cluster_secret=await cluster_secret(client, secrets.token_urlsafe(32)),
             metrics=self._metrics,
         )
 

@@ -3,23 +3,47 @@
 from __future__ import annotations
 
 from libs import errors
+from libs.cluster.client import EtcdClient
+from libs.cluster.keys import checked, election_leader
 
 
 class Epochs:
-    """The newest leader's epoch seen here, per election: an older leader is refused.
+    """The newest leader's epoch known here, per election: an older leader is refused.
 
-    Epochs of different elections say nothing about each other.
+    A newer one is believed once the election's own record says so, never on the caller's word: a
+    number that nobody was elected with would shut out every leader to come. Epochs of different
+    elections say nothing about each other.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, client: EtcdClient) -> None:
+        self._client = client
         self._newest: dict[str, int] = {}
 
-    def check(self, election: str, epoch: int) -> None:
-        """Raises Aborted."""
+    async def check(self, election: str, epoch: int) -> None:
+        """Raises Aborted for a leader that leads no more, or never did, InvalidArgument for an
+        election that cannot be, ClusterUnavailable where etcd cannot be asked."""
+        if epoch > self._newest.get(election, 0):
+            elected = await self._elected(election)
+            if elected:
+                self._newest[election] = max(elected, self._newest.get(election, 0))
+            if epoch > elected:
+                raise errors.Aborted(
+                    f"Nobody was elected to {election} with the epoch {epoch}.", "EPOCH_UNKNOWN"
+                )
         newest = self._newest.get(election, 0)
         if epoch < newest:
             raise stale(epoch, newest)
-        self._newest[election] = epoch
+        if epoch <= 0:
+            raise errors.InvalidArgument("A leader has an epoch.", "NO_EPOCH", "epoch")
+
+    async def _elected(self, election: str) -> int:
+        """The epoch of who leads now; 0 = nobody."""
+        try:
+            checked(election)
+        except ValueError:
+            raise errors.InvalidArgument("There is no such election.", "NO_ELECTION") from None
+        entry = await self._client.get(election_leader(election))
+        return 0 if entry is None else entry.create_revision
 
 
 def stale(epoch: int, newest: int) -> errors.Aborted:

@@ -75,9 +75,9 @@ class Executor:
         self._epochs = epochs
         self._of_run: dict[str, Execution] = {}
 
-    def start(self, order: RunOrder) -> Execution:
-        """Raises Aborted for a leader that is none any more. Use it with `async with`."""
-        self._epochs.check(keys.fleet_election(order.fleet), order.epoch)
+    async def start(self, order: RunOrder) -> Execution:
+        """Raises Aborted for a leader that is none. Use it with `async with`."""
+        await self._epochs.check(keys.fleet_election(order.fleet), order.epoch)
         execution = Execution(self, order)
         older = self._of_run.get(order.run_id)
         self._of_run[order.run_id] = execution

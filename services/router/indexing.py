@@ -89,10 +89,10 @@ class Indexer:
     async def index(self, order: IndexOrder) -> AsyncGenerator[Progress, None]:
         """Progress about once a second; the last one has `done`.
 
-        Raises Aborted for a leader that is none any more, ObjectNotFound for an input that is not
+        Raises Aborted for a leader that is none, ObjectNotFound for an input that is not
         there.
         """
-        self._epochs.check(keys.ELECTION_INTAKE, order.epoch)
+        await self._epochs.check(keys.ELECTION_INTAKE, order.epoch)
         progress = Progress()
         progress.bytes_total = (await self._objects.head(order.input_object)).size
         work = asyncio.create_task(self._index(order, progress))

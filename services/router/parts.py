@@ -33,4 +33,6 @@ class Parts:
     indexer: Indexer
     executor: Executor
     request_bytes: RequestBytes
+    cluster_secret: str
+    """What callers of internal services show."""
     metrics: Metrics

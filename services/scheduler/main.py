@@ -9,6 +9,7 @@ from impala.scheduler.v1 import scheduler_pb2_grpc
 from libs.clock import SystemClock
 from libs.cluster.client import EtcdClient
 from libs.cluster.errors import ClusterUnavailable
+from libs.cluster.secret import cluster_secret
 from libs.config import parse_config
 from libs.errors import StartupError
 from libs.objects import open_store
@@ -39,6 +40,7 @@ async def serve(config: SchedulerConfig, shutdown: Shutdown) -> None:
         views = ClusterViews(client)
         try:
             await views.start()
+            secret = await cluster_secret(client, secrets.token_urlsafe(32))
         except ClusterUnavailable as error:
             raise StartupError(f"{error}; start etcd or give its address with --etcd.") from error
         channels = Channels(client_tls(config))
@@ -46,7 +48,7 @@ async def serve(config: SchedulerConfig, shutdown: Shutdown) -> None:
             client=client,
             objects=objects,
             views=views,
-            routers=GrpcBatchRouters(channels),
+            routers=GrpcBatchRouters(channels, secret),
             servers=GrpcModelServers(channels, clock),
             clock=clock,
             new_file_id=lambda: ids.file_id(int(clock.time() * 1000), secrets.token_bytes(8)),

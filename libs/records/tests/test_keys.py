@@ -15,6 +15,7 @@ ETCD = {
     "/impala/elections/<name>/leader": cluster_keys.election_leader("<name>"),
     "/impala/accounts/<account>": cluster_keys.ACCOUNTS + "<account>",
     "/impala/api-keys/<sha256>": cluster_keys.API_KEYS + "<sha256>",
+    "/impala/cluster/secret": cluster_keys.SECRET,
     "/impala/jobs/<job_id>": keys.job("<job_id>"),
     "/impala/files/<account>/<file_id>": keys.file("<account>", "<file_id>"),
     "/impala/refs/file/<file_id>/<batch_id>": keys.file_ref("<file_id>", "<batch_id>"),
@@ -52,6 +53,21 @@ def test_keys_are_built_as_the_page_says() -> None:
         for name, value in NUMBERED.items():
             pattern = pattern.replace(name, value) if name not in key else pattern
         assert key == pattern
+
+
+def test_a_file_object_is_told_from_every_other() -> None:
+    assert keys.is_file_object("acme", keys.file_object("acme", "file-1"))
+    for account, key in [
+        ("acme", "files/other/file-1"),
+        ("acme", "files/acme/"),
+        ("acme", "files/acme/.."),
+        ("acme", "files/acme/../other/file-1"),
+        ("acme", "runs/run-1/index"),
+        ("", "files//file-1/x"),
+        ("acme/..", "files/acme/../file-1"),
+        ("acme/../other", "files/acme/../other/file-1"),
+    ]:
+        assert not keys.is_file_object(account, key), key
 
 
 def test_no_prefix_lies_within_another() -> None:

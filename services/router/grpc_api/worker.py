@@ -1,4 +1,8 @@
-"""impala.router.v1.BatchWorker: spoken by the scheduler's leaders only."""
+"""impala.router.v1.BatchWorker: spoken by the scheduler's leaders only.
+
+The port is the clients' too, so a caller shows the cluster's secret; an API key is none. What it
+names is still held against what it says: an account's own file, a run's own index.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,13 @@ from collections.abc import AsyncGenerator, AsyncIterator
 
 from impala.common.v1 import common_pb2
 from impala.router.v1 import router_pb2, router_pb2_grpc
-from libs.errors import InvalidArgument
+from libs.cluster.secret import METADATA_KEY, is_same
+from libs.errors import InvalidArgument, Unauthenticated
+from libs.records import keys
 from services.router.core.ranges import LineAt
 from services.router.core.windows import ASAP, BATCH, FLEX, STANDARD
 from services.router.execution import Execution, RunOrder
-from services.router.grpc_api.calling import Context, as_status
+from services.router.grpc_api.calling import Context, as_status, metadata_of
 from services.router.indexing import DEFAULT_MAX_ERRORS, Indexed, IndexOrder
 from services.router.parts import Parts
 
@@ -30,6 +36,12 @@ class BatchWorkerApi(router_pb2_grpc.BatchWorkerServicer):
     async def Index(
         self, request: router_pb2.IndexRequest, context: Context
     ) -> AsyncGenerator[router_pb2.IndexProgress, None]:
+        self._let_in(context)
+        _check_input(request.account, request.input_object)
+        if request.index_object != keys.index_object(request.run_id) or "/" in request.run_id:
+            raise InvalidArgument(
+                "The index is not the run's own.", "INDEX_OBJECT_FOREIGN", "index_object"
+            )
         order = IndexOrder(
             epoch=request.epoch,
             account=request.account,
@@ -52,10 +64,14 @@ class BatchWorkerApi(router_pb2_grpc.BatchWorkerServicer):
     async def Execute(
         self, request_iterator: AsyncIterator[router_pb2.ExecuteRequest], context: Context
     ) -> AsyncGenerator[router_pb2.ExecuteResponse, None]:
+        self._let_in(context)
         first = await anext(aiter(request_iterator), None)
         if first is None or not first.HasField("start"):
             raise InvalidArgument("The first message must have `start`.", "NO_START", "start")
-        async with self._parts.executor.start(_order(first.start)) as execution:
+        _check_input(first.start.account, first.start.input_object)
+        with as_status():
+            started = await self._parts.executor.start(_order(first.start))
+        async with started as execution:
             _take(execution, first)
             reading = asyncio.create_task(_read(execution, request_iterator))
             try:
@@ -66,6 +82,20 @@ class BatchWorkerApi(router_pb2_grpc.BatchWorkerServicer):
             finally:
                 reading.cancel()
                 await asyncio.gather(reading, return_exceptions=True)
+
+    def _let_in(self, context: Context) -> None:
+        """Raises Unauthenticated for whoever is no member of the cluster."""
+        if not is_same(self._parts.cluster_secret, metadata_of(context).get(METADATA_KEY, "")):
+            raise Unauthenticated(
+                "Only members of the cluster may call this: its secret is in etcd.", "NO_MEMBER"
+            )
+
+
+def _check_input(account: str, input_object: str) -> None:
+    if not keys.is_file_object(account, input_object):
+        raise InvalidArgument(
+            "The input is not a file of the account's.", "INPUT_OBJECT_FOREIGN", "input_object"
+        )
 
 
 async def _read(execution: Execution, requests: AsyncIterator[router_pb2.ExecuteRequest]) -> None:

@@ -159,11 +159,13 @@ class Stage:
         self.schedulers.append(scheduler)
         info = SchedulerInfo(address=scheduler.address, incarnation=f"i-{member}")
         await self._join("scheduler", member, msgspec.to_builtins(info))
-        election = Election(self.client, keys.fleet_election(FLEET), member)
-        leadership = await election.campaign()
-        self.stack.push_async_callback(leadership.resign)
-        self.leaderships.append(leadership)
+        self.leaderships.append(await self.elect(keys.fleet_election(FLEET), member))
         return scheduler
+
+    async def elect(self, election: str, member: str) -> Leadership:
+        leadership = await Election(self.client, election, member).campaign()
+        self.stack.push_async_callback(leadership.resign)
+        return leadership
 
     async def _join(self, service: str, member: str, info: dict[str, Any]) -> None:
         membership = Membership(self.client, service, member, info, incarnation=info["incarnation"])

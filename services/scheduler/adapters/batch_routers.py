@@ -12,6 +12,7 @@ import msgspec
 
 from impala.common.v1 import common_pb2
 from impala.router.v1 import router_pb2, router_pb2_grpc
+from libs.cluster.secret import METADATA_KEY
 from libs.errors import DataLoss, Internal, Unavailable
 from libs.rpc import from_rpc_error, stream
 from services.scheduler.adapters.channels import Channels
@@ -31,6 +32,8 @@ INDEX_S = 600.0
 
 CONNECT_S = 5.0
 
+Metadata = tuple[tuple[str, str], ...]
+
 _record = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 _OUTCOMES = {
@@ -43,8 +46,10 @@ _OUTCOMES = {
 
 
 class GrpcBatchRouters:
-    def __init__(self, channels: Channels) -> None:
+    def __init__(self, channels: Channels, secret: str) -> None:
+        """secret: the cluster's, which routers want to see."""
         self._channels = channels
+        self._metadata = ((METADATA_KEY, secret),)
 
     async def index(self, address: str, ask: IndexAsk) -> Indexed:
         stub = router_pb2_grpc.BatchWorkerStub(self._channels.to(address))
@@ -57,7 +62,7 @@ class GrpcBatchRouters:
             job_id=ask.job_id,
             index_object=ask.index_object,
         )
-        messages = stream(stub.Index, request, timeout_s=INDEX_S)
+        messages = stream(stub.Index, request, timeout_s=INDEX_S, metadata=self._metadata)
         async with contextlib.aclosing(messages):  # type: ignore[type-var]
             async for progress in messages:
                 if progress.HasField("done"):
@@ -70,7 +75,7 @@ class GrpcBatchRouters:
     @asynccontextmanager
     async def _execute(self, address: str, ask: ExecuteAsk) -> AsyncIterator[LineStream]:
         stub = router_pb2_grpc.BatchWorkerStub(self._channels.to(address))
-        lines = _Lines(stub, ask)
+        lines = _Lines(stub, ask, self._metadata)
         try:
             await lines.connected()
             yield lines
@@ -82,10 +87,12 @@ class _Lines:
     """No deadline: the stream lives as long as run and router do, and keepalive pings end it when
     the router's machine is gone."""
 
-    def __init__(self, stub: router_pb2_grpc.BatchWorkerAsyncStub, ask: ExecuteAsk) -> None:
+    def __init__(
+        self, stub: router_pb2_grpc.BatchWorkerAsyncStub, ask: ExecuteAsk, metadata: Metadata
+    ) -> None:
         self._requests = _Requests()
         self._requests.put(router_pb2.ExecuteRequest(start=_start(ask)))
-        self._call = stub.Execute(self._requests)
+        self._call = stub.Execute(self._requests, metadata=metadata)
 
     async def connected(self) -> None:
         """Returns once the router is reached: a dead one must not be handed lines."""
