@@ -51,7 +51,7 @@ def resolve_model(
         return path.resolve()
     if HUB_ID.fullmatch(name):
         on_progress(f"fetching {name} from the model hub")
-        return (download or _download_from_hub)(name, cache_dir)
+        return (download or download_from_hub)(name, cache_dir)
     raise ModelNotFound(
         f"There is no model {name!r}: give a folder, a .gguf file, a hub id (org/name), or the "
         f"alias {DEMO.alias}."
@@ -66,17 +66,49 @@ def _demo(cache_dir: Path, on_progress: Progress) -> Path:
         raise ModelNotFound(f"The demo model {DEMO.alias} cannot be had: {error}") from error
 
 
-def _download_from_hub(hub_id: str, cache_dir: Path) -> Path:
+def download_from_hub(hub_id: str, cache_dir: Path, *, endpoint: str | None = None) -> Path:
+    """The snapshot's folder. endpoint: the hub's URL; None = as its client is configured.
+
+    Raises ModelNotFound, which tells apart what the hub's client does.
+    """
     import huggingface_hub
 
     try:
         folder = huggingface_hub.snapshot_download(
-            hub_id, allow_patterns=list(HUB_FILES), cache_dir=cache_dir / "hub"
+            hub_id,
+            allow_patterns=list(HUB_FILES),
+            cache_dir=cache_dir / "hub",
+            endpoint=endpoint,
         )
     # The hub's client raises errors of four unrelated libraries, and more by version.
     except Exception as error:
-        raise ModelNotFound(
-            f"The model {hub_id} could not be fetched from the hub ({type(error).__name__}): name "
-            "a local folder or .gguf file instead."
-        ) from error
+        raise ModelNotFound(f"{_hub_reason(hub_id, error)}.") from error
     return Path(folder)
+
+
+def _hub_reason(hub_id: str, error: Exception) -> str:
+    from huggingface_hub import errors
+
+    local = "name a local folder or .gguf file instead"
+    # A gated repository's error is a kind of one that is not found.
+    if isinstance(error, errors.GatedRepoError):
+        return (
+            f"The model {hub_id} is gated: accept its terms on the hub and set HF_TOKEN to a token "
+            "of that account"
+        )
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return (
+            f"The hub has no model {hub_id}, or it is private: mind the spelling, or set HF_TOKEN "
+            "to a token that may read it"
+        )
+    if isinstance(error, errors.LocalEntryNotFoundError) and not _answered(error):
+        return f"The model hub cannot be reached from here to fetch {hub_id}: {local}"
+    name = type(error.__cause__ or error).__name__
+    return f"The model {hub_id} could not be fetched from the hub ({name}): {local}"
+
+
+def _answered(error: Exception) -> bool:
+    """Whether the hub itself had answered, with whatever error."""
+    from huggingface_hub import errors
+
+    return isinstance(error.__cause__, errors.HfHubHTTPError)

@@ -1,11 +1,16 @@
 """Names of models: the alias, paths, hub ids, and one clear sentence for all others."""
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from libs.demo.model import DEMO, model_path
 from libs.models import ModelNotFound, resolve_model
+from libs.models.resolve import download_from_hub
 
 
 def refuse(hub_id: str, cache_dir: Path) -> Path:
@@ -52,3 +57,52 @@ def test_a_hub_id_goes_to_the_hub_and_says_so(tmp_path: Path) -> None:
 def test_another_name_says_what_would_have_been_accepted(name: str, tmp_path: Path) -> None:
     with pytest.raises(ModelNotFound):
         resolve_model(name, tmp_path, download=refuse)
+
+
+@contextmanager
+def hub(status: int, error_code: str) -> Iterator[str]:
+    """The URL of a hub that answers everything with this error."""
+
+    class Refusal(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("x-error-code", error_code)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        do_HEAD = do_GET
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing on stderr."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusal) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "said"),
+    [
+        (401, "RepoNotFound", "no model org/name, or it is private: .*HF_TOKEN"),
+        (404, "RepoNotFound", "no model org/name, or it is private: .*HF_TOKEN"),
+        (403, "GatedRepo", "org/name is gated: .*HF_TOKEN"),
+        (500, "", r"could not be fetched from the hub \(HfHubHTTPError\)"),
+    ],
+)
+def test_what_the_hub_refuses_is_told_apart(
+    status: int, code: str, said: str, tmp_path: Path
+) -> None:
+    with hub(status, code) as url, pytest.raises(ModelNotFound, match=said):
+        download_from_hub("org/name", tmp_path, endpoint=url)
+
+
+def test_a_hub_that_is_not_there_is_no_fault_of_the_name(tmp_path: Path) -> None:
+    with hub(500, "") as gone:
+        pass
+    with pytest.raises(ModelNotFound, match=r"hub cannot be reached from here .*local folder"):
+        download_from_hub("org/name", tmp_path, endpoint=gone)
