@@ -121,9 +121,8 @@ class RunExecutor:
 
     async def run(self) -> None:
         """To the run's end. Raises LeadershipLost; RunBroken when the run can never end well."""
-        record = self._run.record
-        self._context.keeper.open_run(record.id)
-        if not record.outcome:
+        self._context.keeper.open_run(self._run.record.id)
+        if not self._run.record.outcome:
             await self._execute()
             await self._run.begin_finalizing(
                 self._outcome,
@@ -131,6 +130,21 @@ class RunExecutor:
                 self._context.new_file_id(),
                 int(self._clock.time()),
             )
+        await self._finish()
+
+    async def fail(self, why: str) -> None:
+        """Ends a broken run with the lines that can still be read. Raises LeadershipLost; RunBroken
+        when there can be no files."""
+        await self._run.begin_failing(
+            why,
+            self._context.new_file_id(),
+            self._context.new_file_id(),
+            int(self._clock.time()),
+        )
+        await self._finish()
+
+    async def _finish(self) -> None:
+        record = self._run.record
         await self._settle()
         self._context.keeper.pause_run(record.id)
         cancelled = self._context.views.cancels.get(record.batch_id)
@@ -170,8 +184,9 @@ class RunExecutor:
         record = self._run.record
         if (completed, failed) != (record.completed, record.failed):
             raise RunBroken(
-                f"The run's record counts {record.completed} + {record.failed} lines, its segments "
-                f"{completed} + {failed}."
+                "The run's recorded results are damaged.",
+                f"The record counts {record.completed} + {record.failed} lines, the segments "
+                f"{completed} + {failed}.",
             )
         state = self._state = RunState(record.total, done, completed, failed, self._settings.limits)
         try:

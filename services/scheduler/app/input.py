@@ -14,6 +14,8 @@ from services.scheduler.core.run import Line
 WINDOW_LINES = 4096
 """Entries of one range read: 192 KiB."""
 _SPAN_BYTES = 1 << 20
+_INPUT = "The batch's input file"
+_INDEX = "The index of the batch's lines"
 
 
 class _Named(msgspec.Struct):
@@ -34,15 +36,18 @@ class RunInput:
 
     async def check(self) -> None:
         """RunBroken unless input and index are there and the index has every line."""
-        size = await self._storage.size(self._index)
+        size = await self._storage.size(self._index, _INDEX)
         if size != self._total * ENTRY_BYTES:
-            raise RunBroken(f"The index '{self._index}' does not have {self._total} lines.")
-        await self._storage.size(self._input)
+            detail = f"'{self._index}' has {size} bytes, not those of {self._total} lines."
+            raise RunBroken(f"{_INDEX} is damaged.", detail)
+        await self._storage.size(self._input, _INPUT)
 
     async def window(self, start: int) -> tuple[list[Line], bool]:
         """Up to 4,096 lines from entry `start` (from 0) on, and whether they are the last."""
         count = min(WINDOW_LINES, self._total - start)
-        data = await self._storage.get_range(self._index, start * ENTRY_BYTES, count * ENTRY_BYTES)
+        data = await self._storage.get_range(
+            self._index, start * ENTRY_BYTES, count * ENTRY_BYTES, _INDEX
+        )
         lines = [
             Line(entry.line, entry.offset, entry.length, entry.prefix_key)
             for entry in unpack_entries(data)
@@ -51,20 +56,20 @@ class RunInput:
 
     async def custom_id(self, line: Line) -> str:
         return _custom_id(
-            line, await self._storage.get_range(self._input, line.offset, line.length)
+            line, await self._storage.get_range(self._input, line.offset, line.length, _INPUT)
         )
 
-    async def unanswered(self, answered: LineSet) -> AsyncIterator[tuple[int, str]]:
-        """(line, custom_id) of every line not in `answered`, in file order."""
+    async def lines_outside(self, *answered: LineSet) -> AsyncIterator[tuple[int, str]]:
+        """(line, custom_id) of every line in none of the sets, in file order."""
         start, last = 0, self._total == 0
         while not last:
             window, last = await self.window(start)
             start += len(window)
-            missing = [line for line in window if line.line not in answered]
+            missing = [line for line in window if not any(line.line in each for each in answered)]
             for span in _spans(missing):
                 first = span[0].offset
                 end = span[-1].offset + span[-1].length
-                data = await self._storage.get_range(self._input, first, end - first)
+                data = await self._storage.get_range(self._input, first, end - first, _INPUT)
                 for line in span:
                     at = line.offset - first
                     yield line.line, _custom_id(line, data[at : at + line.length])

@@ -27,6 +27,9 @@ from services.scheduler.ports import BatchRouters, IndexAsk, Indexed
 
 log = logging.getLogger(__name__)
 
+OBJECT_NOT_FOUND = "OBJECT_NOT_FOUND"
+"""The reason of an ImpalaError: the object store does not have what was asked for."""
+
 VALIDATING = "validating"
 
 Move = tuple[BatchRecord, list[Op]]
@@ -125,7 +128,7 @@ class Intake:
             if job is None:
                 raise NotFound(f"The job '{indexed.job_id}' does not exist.", "JOB_NOT_FOUND")
         except ImpalaError as error:
-            return self._fail(batch, [BatchError(code=error.reason.lower(), message=error.message)])
+            return self._fail(batch, [_told(batch, error)])
         return self._begin(batch, indexed, job, await self._fleet(batch, job))
 
     async def _index(self, batch: BatchRecord) -> Indexed:
@@ -217,3 +220,12 @@ class Intake:
             Delete(keys.file_ref(batch.input_file_id, batch.id)),
             Delete(keys.cancel(batch.id)),
         ]
+
+
+def _told(batch: BatchRecord, error: ImpalaError) -> BatchError:
+    """What the batch's owner is told; the key of an object that is gone is for the log only."""
+    message = error.message
+    if error.reason == OBJECT_NOT_FOUND:
+        log.error("a batch's input is gone", extra={"batch": batch.id, "why": message})
+        message = "The content of the batch's input file is lost."
+    return BatchError(code=error.reason.lower(), message=message)

@@ -8,6 +8,7 @@ object that no record names is garbage.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
@@ -27,9 +28,15 @@ from libs.records.segment import SegmentLine, decode_segment, encode_line
 from libs.units.durations import DurationSketch
 from services.scheduler.app.storage import RunBroken, RunStorage
 from services.scheduler.app.writer import GuardedWriter, put_record
+from services.scheduler.core.error_line import RUN_FAILED
 from services.scheduler.core.ledger import RunUse
 from services.scheduler.core.line_set import LineSet
 from services.scheduler.core.usage import NO_USAGE, Usage
+
+log = logging.getLogger(__name__)
+
+FAILED = "failed"
+_RESULTS = "A part of the run's recorded results"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +103,33 @@ class RunLog:
     # What is there
 
     async def recorded(self) -> AsyncIterator[SegmentLine]:
-        """Every outcome in a named segment, each line once. RunBroken on a damaged segment."""
+        """Every outcome in a named segment, each line once. RunBroken on a damaged segment; of a
+        run that failed, such a segment is left out."""
         seen = LineSet()
         for ref in self.record.segments:
             try:
-                lines = list(decode_segment(await self._storage.get(ref.object)))
-            except msgspec.DecodeError as error:
-                raise RunBroken(f"The segment '{ref.object}' is damaged.") from error
+                lines = await self._segment(ref)
+            except RunBroken as broken:
+                if self.record.outcome != FAILED:
+                    raise
+                fields = {"run": self.record.id, "why": broken.why, "detail": broken.detail}
+                log.warning("a segment is left out", extra=fields)
+                continue
             for line in lines:
                 if seen.add(line.line):
                     yield line
+
+    async def _segment(self, ref: SegmentRef) -> list[SegmentLine]:
+        """Of a damaged one, nothing is trusted: RunBroken."""
+        data = await self._storage.get(ref.object, _RESULTS)
+        damaged = RunBroken(f"{_RESULTS} is damaged.", f"See '{ref.object}'.")
+        try:
+            lines = list(decode_segment(data))
+        except msgspec.MsgspecError as error:
+            raise damaged from error
+        if (len(data), len(lines)) != (ref.bytes, ref.lines):
+            raise damaged
+        return lines
 
     async def resume(self) -> tuple[LineSet, int, int]:
         """The lines that have an outcome, how many are outputs, how many errors."""
@@ -159,7 +183,7 @@ class RunLog:
             return
         self._number += 1
         key = keys.segment_object(self.record.id, self._writer.epoch, self._number)
-        await self._storage.put(key, bytes(buffer.data))
+        await self._storage.put(key, bytes(buffer.data), _RESULTS)
         ref = SegmentRef(object=key, lines=buffer.lines, bytes=len(buffer.data))
         record = msgspec.structs.replace(
             self.record,
@@ -198,6 +222,23 @@ class RunLog:
         batch = msgspec.structs.replace(self.batch, status="finalizing", finalizing_at=now)
         await self._commit(record, batch, [])
 
+    async def begin_failing(
+        self, why: str, output_file_id: str, error_file_id: str, now: int
+    ) -> None:
+        """From here the run ends as failed, whatever it was to end as; a repeat changes nothing."""
+        if self.record.outcome == FAILED:
+            return
+        record = msgspec.structs.replace(
+            self.record,
+            outcome=FAILED,
+            error=why,
+            output_file_id=self.record.output_file_id or output_file_id,
+            error_file_id=self.record.error_file_id or error_file_id,
+        )
+        began = self.batch.finalizing_at or now
+        batch = msgspec.structs.replace(self.batch, status="finalizing", finalizing_at=began)
+        await self._commit(record, batch, [])
+
     async def end(self, batch: BatchRecord, record: RunRecord, puts: list[Op]) -> None:
         """The terminal status, with what exists from now on and what is needed no more."""
         assert batch.status in TERMINAL
@@ -210,20 +251,20 @@ class RunLog:
         await self._commit(record, batch, closing)
 
     async def fail(self, why: str, use: RunUse, now: int) -> None:
-        """The run is broken: no line that has no output will get one."""
+        """The end of a run that has no files: no line counts as completed."""
         record = msgspec.structs.replace(
             self.record,
-            failed=self.record.total - self.record.completed,
-            unanswered=self.record.total - self.record.completed - self.record.failed,
+            completed=0,
+            failed=self.record.total,
+            unanswered=self.record.total - self.record.failed,
+            output_file_id="",
+            error_file_id="",
+            outcome=FAILED,
             ledger=self.ledger(use),
             error=why,
             ended_at=now,
         )
-        error = BatchError(code="run_failed", message=why)
-        batch = msgspec.structs.replace(
-            self.batch, status="failed", failed_at=now, errors=[*self.batch.errors, error]
-        )
-        await self.end(batch, record, [])
+        await self.end(failed_batch(self.batch, why, now), record, [])
 
     async def _commit(self, record: RunRecord, batch: BatchRecord, more: list[Op]) -> None:
         ops = [
@@ -243,6 +284,14 @@ class RunLog:
             return False
         self._traces.add(name)
         return True
+
+
+def failed_batch(batch: BatchRecord, why: str, now: int) -> BatchRecord:
+    """`batch` once it has failed with that error."""
+    error = BatchError(code=RUN_FAILED, message=why)
+    return msgspec.structs.replace(
+        batch, status=FAILED, failed_at=now, errors=[*batch.errors, error]
+    )
 
 
 def _with(ledger: LedgerRecord, buffer: _Buffer) -> LedgerRecord:

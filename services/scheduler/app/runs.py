@@ -74,16 +74,26 @@ class RunManager:
         except LeadershipLost:
             raise
         except RunBroken as broken:
-            await self._fail(run, str(broken))
+            log.error("run broken", extra={"run": run_id, "detail": broken.detail})
+            await self._fail(executor, run, broken.why)
             return True
         except Exception:
             log.exception("a run's executor failed", extra={"run": run_id})
             if last:
-                await self._fail(run, "The run failed for a reason that only the log tells.")
+                why = "The run failed for a reason that only the scheduler's log tells."
+                await self._fail(executor, run, why)
             return last
 
-    async def _fail(self, run: RunLog, why: str) -> None:
+    async def _fail(self, executor: RunExecutor, run: RunLog, why: str) -> None:
+        """With the files that can be made; if none can, without any."""
+        why = run.record.error or why
         log.error("run failed", extra={"run": run.record.id, "why": why})
-        use = self._context.keeper.use_of(run.record.id)
-        await run.fail(why, use, int(self._context.clock.time()))
-        self._context.keeper.close_run(run.record.id)
+        try:
+            await executor.fail(why)
+        except LeadershipLost:
+            raise
+        except Exception:
+            log.exception("a failed run gets no files", extra={"run": run.record.id})
+            use = self._context.keeper.use_of(run.record.id)
+            await run.fail(why, use, int(self._context.clock.time()))
+            self._context.keeper.close_run(run.record.id)

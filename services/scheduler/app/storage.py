@@ -23,38 +23,49 @@ T = TypeVar("T")
 
 
 class RunBroken(Exception):
-    """The run can never go on: an object it needs is gone or damaged. One sentence for people."""
+    """The run can never go on: an object it needs is gone or damaged. `why` is one sentence for
+    the batch's owner; `detail` is for the log and may name objects."""
+
+    def __init__(self, why: str, detail: str = "") -> None:
+        super().__init__(f"{why} {detail}".rstrip())
+        self.why = why
+        self.detail = detail
 
 
 class RunStorage:
     """Every method tries again, while this process leads, until the store answers; RunBroken when
-    what is asked for does not exist."""
+    what is asked for does not exist. `what` names it there, as the subject of a sentence."""
 
     def __init__(self, objects: ObjectStore, leadership: Leads, clock: Clock) -> None:
         self._objects = objects
         self._leadership = leadership
         self._clock = clock
 
-    async def get(self, key: str) -> bytes:
-        return await self._patiently(lambda: self._objects.get(key))
+    async def get(self, key: str, what: str) -> bytes:
+        return await self._patiently(lambda: self._objects.get(key), f"{what} is lost.")
 
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
+    async def get_range(self, key: str, start: int, length: int, what: str) -> bytes:
         """Exactly `length` bytes."""
-        data = await self._patiently(lambda: self._objects.get_range(key, start, length))
+        lost = f"{what} is lost or damaged."
+        data = await self._patiently(lambda: self._objects.get_range(key, start, length), lost)
         if len(data) != length:
-            raise RunBroken(f"The object '{key}' is shorter than it was.")
+            raise RunBroken(lost, f"'{key}' is shorter than it was.")
         return data
 
-    async def size(self, key: str) -> int:
-        return (await self._patiently(lambda: self._objects.head(key))).size
+    async def size(self, key: str, what: str) -> int:
+        return (await self._patiently(lambda: self._objects.head(key), f"{what} is lost.")).size
 
-    async def put(self, key: str, data: bytes) -> None:
-        await self._patiently(lambda: self._objects.put(key, data))
+    async def put(self, key: str, data: bytes, what: str) -> None:
+        refused = f"{what} cannot be written."
+        await self._patiently(lambda: self._objects.put(key, data), refused)
 
-    async def write_lines(self, key: str, lines: Callable[[], AsyncIterator[bytes]]) -> int:
+    async def write_lines(
+        self, key: str, lines: Callable[[], AsyncIterator[bytes]], what: str
+    ) -> int:
         """The object made of these lines, each with a newline; its bytes. `lines` is called again
-        for another try and must give the same."""
-        return await self._patiently(lambda: self._write_lines(key, lines))
+        for another try."""
+        refused = f"{what} cannot be written."
+        return await self._patiently(lambda: self._write_lines(key, lines), refused)
 
     async def _write_lines(self, key: str, lines: Callable[[], AsyncIterator[bytes]]) -> int:
         size = 0
@@ -71,14 +82,14 @@ class RunStorage:
             await writer.write(bytes(buffer))
         return size
 
-    async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def _patiently(self, attempt: Callable[[], Awaitable[T]], broken: str) -> T:
         wait_s = RETRY_S
         while self._leadership.held:
             try:
                 return await attempt()
             except ObjectStoreError as error:
                 if isinstance(error, _FINAL):
-                    raise RunBroken(error.message) from error
+                    raise RunBroken(broken, error.message) from error
                 log.warning("the object store must be asked again", extra={"why": error.message})
             await self._clock.sleep(wait_s)
             wait_s = min(MAX_RETRY_S, 2 * wait_s)

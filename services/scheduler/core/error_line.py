@@ -7,11 +7,13 @@ import json
 EXPIRED = "batch_expired"
 CANCELLED = "batch_cancelled"
 ENGINE = "engine_error"
+RUN_FAILED = "run_failed"
 
 MESSAGES = {
     EXPIRED: "This request could not be executed before the completion window expired.",
     CANCELLED: "This request was not executed because the batch was cancelled.",
     ENGINE: "This request could not be executed.",
+    RUN_FAILED: "The run failed, and no answer to this request can be read.",
 }
 
 

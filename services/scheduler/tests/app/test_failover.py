@@ -18,7 +18,6 @@ from libs.cluster.members import Members
 from libs.cluster.ops import Compare
 from libs.objects import ObjectStore
 from libs.records import keys
-from libs.records.batch import SegmentRef
 from libs.testing.etcd import EtcdProcess
 from services.scheduler.app.run_log import FlushPolicy, RunLog
 from services.scheduler.app.storage import RunStorage
@@ -197,23 +196,6 @@ class Believer:
 
     def guard(self) -> Compare:
         return self._guard
-
-
-async def test_a_damaged_segment_fails_the_run_and_is_never_trusted(
-    client: EtcdClient, objects: ObjectStore
-) -> None:
-    async with world(client, objects) as w:
-        HalfGate(w)
-        async with scheduler_member(client, objects, "first"):
-            submitted = await w.submitter.submit(lines_of(LINES))
-            run = await w.recorded(submitted, 5)
-        damaged: SegmentRef = run.segments[0]
-        await objects.put(damaged.object, b'{"line":1,"kind":"output"')
-        async with scheduler_member(client, objects, "second"):
-            batch = await w.ended(submitted)
-        assert batch.status == "failed" and damaged.object in batch.errors[0].message
-        ended = await w.run(submitted)
-        assert ended.completed + ended.failed == ended.total
 
 
 async def test_the_process_registers_leads_and_leaves(

@@ -107,6 +107,7 @@ async def test_a_missing_input_object_fails_the_batch_with_a_reason(
         batch = await w.ended(await w.submitter.submit(None))
         assert batch.status == "failed"
         assert [error.code for error in batch.errors] == ["object_not_found"]
+        assert "files/" not in batch.errors[0].message
 
 
 async def test_an_index_lost_before_execution_fails_the_run_with_a_reason(

@@ -47,7 +47,7 @@ async def test_a_store_that_is_away_is_asked_again_after_growing_rests() -> None
     await store.put("a/b", b"there")
     away = AwayStore(store, times=3)
     storage = RunStorage(away, Leading(), clock)  # type: ignore[arg-type]
-    reading = asyncio.create_task(storage.get("a/b"))
+    reading = asyncio.create_task(storage.get("a/b", "It"))
     for rest_s in (0.25, 0.5, 1.0):
         await clock.wait_for_sleepers(1)
         clock.advance(rest_s)
@@ -58,7 +58,7 @@ async def test_nobody_waits_for_the_store_once_leadership_is_over() -> None:
     clock, leading = ManualClock(), Leading()
     away = AwayStore(open_store("memory://"), times=1000)
     reading = asyncio.create_task(
-        RunStorage(away, leading, clock).get("a/b")  # type: ignore[arg-type]
+        RunStorage(away, leading, clock).get("a/b", "It")  # type: ignore[arg-type]
     )
     await clock.wait_for_sleepers(1)
     leading.held = False
@@ -72,9 +72,9 @@ async def test_what_is_gone_or_cut_is_final() -> None:
     await store.put("short", b"123")
     storage = RunStorage(store, Leading(), ManualClock())
     with pytest.raises(RunBroken, match="gone/object"):
-        await storage.get("gone/object")
+        await storage.get("gone/object", "It")
     with pytest.raises(RunBroken, match="short"):
-        await storage.get_range("short", 1, 10)
+        await storage.get_range("short", 1, 10, "It")
 
 
 def test_segments_grow_with_the_age_of_the_run() -> None:
