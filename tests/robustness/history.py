@@ -38,12 +38,15 @@ class Polled:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Recorded results from the (after + 1)-th on; there may have been more."""
+    """Recorded results from the (after + 1)-th on, in one call. Without an error at its end it is
+    whole: all that was recorded then. known: how many the client had seen when it called."""
 
     at: float
     batch: str
     after: int
     lines: tuple[Line, ...]
+    known: int = 0
+    whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)

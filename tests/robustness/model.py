@@ -112,6 +112,8 @@ def _in_time(
     if end is None or took > expected.within_s:
         last = polls[-1].status if polls else "unknown"
         yield Broken.HUNG, f"{last} after {took:.1f} s"
+    elif not any(isinstance(event, Delivered) for event in events):
+        yield Broken.HUNG, "it ended, and its results and files could not be read"
 
 
 def _statuses(polls: list[Polled], expected: Expected) -> Found:
@@ -154,6 +156,9 @@ def _reads(events: Iterable[Event], recorded: list[Line]) -> Found:
                 recorded.append(line)
             elif recorded[at] != line:
                 yield Broken.CHANGED, f"result {at + 1} was {recorded[at].text}, is {line.text}"
+        end = event.after + len(event.lines)
+        if event.whole and end < event.known:
+            yield Broken.LOST, f"of {event.known} results that were read, {end} are left"
     for name, times in Counter(_id(line) for line in recorded).items():
         if times > 1:
             yield Broken.DOUBLED, f"{name} was recorded {times} times"

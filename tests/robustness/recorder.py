@@ -120,7 +120,7 @@ class Recorder:
             if count > seen:
                 await self._read(batch, self._results[batch])
             await asyncio.sleep(POLL_S)
-        await self._read(batch, 0, all_of=count)
+        await self._read(batch, 0)
         lines = [
             *await self._file(shown["output_file_id"], is_error=False),
             *await self._file(shown["error_file_id"], is_error=True),
@@ -146,30 +146,29 @@ class Recorder:
 
     async def read_again(self) -> None:
         """Everything that was read, from the first result on."""
-        for batch, count in list(self._results.items()):
-            await self._read(batch, 0, all_of=count)
+        for batch in self.promised:
+            await self._read(batch, 0)
 
     async def batches(self) -> set[str]:
         """The newest hundred that the cluster has."""
         page = await self._ask("GET", "/v1/batches", params={"limit": "100"})
         return {str(each["id"]) for each in page["data"]}
 
-    async def _read(self, batch: str, after: int, all_of: int = 0) -> None:
-        """Results from there on; asks until it has those that are known to be."""
-        while True:
-            at, lines = time.monotonic(), []
+    async def _read(self, batch: str, after: int) -> None:
+        """Results from there on; asks until an answer comes to its end."""
+        whole = False
+        while not whole:
+            at, known, lines = time.monotonic(), self._results[batch], []
             stub = router_pb2_grpc.BatchesStub(self._next(self._channels))
             request = router_pb2.ResultsRequest(batch_id=batch, after=after)
             try:
                 async for line in stream(stub.Results, request, timeout_s=ANSWER_WITHIN_S):
                     lines.append(Line(line.line_json, line.is_error))
+                whole = True
             except ImpalaError:
                 await asyncio.sleep(RETRY_S)
-            if lines:
-                await self.note(Read(at, batch, after, tuple(lines)))
             self._results[batch] = max(self._results[batch], after + len(lines))
-            if after + len(lines) >= all_of:
-                return
+            await self.note(Read(at, batch, after, tuple(lines), known, whole))
 
     async def _file(self, file_id: str | None, *, is_error: bool) -> list[Line]:
         if file_id is None:

@@ -125,6 +125,14 @@ WRONG: dict[str, tuple[Callable[[], list[Event]], Broken]] = {
         lambda: delivered(replace(RED, text=RED.text + " "), BLUE, BAD),
         Broken.CHANGED,
     ),
+    "recorded lines vanish": (
+        lambda: inserted(6, Read(0.6, BATCH, 0, (BAD,), known=2)),
+        Broken.LOST,
+    ),
+    "its files cannot be read": (
+        lambda: [event for event in good() if not isinstance(event, Delivered)],
+        Broken.HUNG,
+    ),
     "a count goes down": (lambda: inserted(6, polled(0.6, "in_progress", 0, 1)), Broken.COUNTS),
     "the total changes": (lambda: inserted(6, polled(0.6, "in_progress", 1, 1, 4)), Broken.COUNTS),
     "more lines than all": (
@@ -169,6 +177,11 @@ WRONG: dict[str, tuple[Callable[[], list[Event]], Broken]] = {
 def test_it_finds(name: str) -> None:
     make, rule = WRONG[name]
     assert rule in rules(make())
+
+
+def test_a_read_that_breaks_off_may_be_short() -> None:
+    cut = Read(0.6, BATCH, 0, (BAD,), known=2, whole=False)
+    assert check(history(inserted(6, cut))) == []
 
 
 def test_a_hole_in_what_was_read_is_the_recorders_fault() -> None:
