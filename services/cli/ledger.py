@@ -26,6 +26,7 @@ def batch_rows(batch: Batch, run: Run | None) -> Rows:
 def run_rows(run: Run) -> Rows:
     ledger = run["ledger"]
     prompt, cached = ledger.get("prompt_tokens", 0), ledger.get("cached_tokens", 0)
+    price = ledger.get("price_1m_tokens")
     share = f" ({cached / prompt:.0%} from the prefix cache)" if prompt else ""
     rows: Rows = [
         ("run", run["id"]),
@@ -43,14 +44,20 @@ def run_rows(run: Run) -> Rows:
             f"{dollars(ledger.get('processing_cost', 0.0))} "
             f"(at ${ledger.get('price_per_engine_hour', 0.0):g} per engine-hour)",
         ),
-        ("price of 1M tokens", dollars(ledger.get("price_1m_tokens", 0.0))),
-        ("tasks per dollar", f"{ledger.get('tasks_per_dollar', 0.0):,.0f}"),
+        ("price of 1M tokens", None if price is None else dollars(price)),
+        ("tasks per dollar", tasks_per_dollar(run)),
     ]
     times = ledger.get("task_completion_s")
     if times:
         each = ", ".join(f"{name} {seconds(times[name])}" for name in ("p50", "p90", "p99"))
         rows.append(("task completion", each))
     return rows
+
+
+def tasks_per_dollar(run: Run) -> str | None:
+    """None before the first task and the first cost."""
+    each = run["ledger"].get("tasks_per_dollar")
+    return None if each is None else f"{each:,.0f}"
 
 
 def count_cells(counted: Batch | Run) -> tuple[object, ...]:
@@ -62,6 +69,8 @@ def count_cells(counted: Batch | Run) -> tuple[object, ...]:
 def line_counts(counted: Batch | Run) -> str:
     """The same in words; kinds of which there is no line are left out."""
     counts = counted["request_counts"]
+    if not counts["total"]:
+        return "not known: no run has begun"
     unanswered = (counted.get("unanswered", 0), unanswered_word(counted["status"]))
     kinds = ((failed_lines(counted), "failed"), unanswered)
     rest = "".join(f", {count} {kind}" for count, kind in kinds if count)

@@ -169,11 +169,15 @@ def _usage(ledger: LedgerRecord) -> dict[str, Any]:
 
 
 def _money(ledger: LedgerRecord) -> dict[str, Any]:
-    """USD, and how long a task took from hand-out to outcome; null before the first task."""
+    """USD, and how long a task took from hand-out to outcome; a quotient is null while there is
+    no token, no task or no cost to make it of."""
+    cost = ledger.processing_cost
     return {
-        "processing_cost": ledger.processing_cost,
-        "price_1m_tokens": ledger.price_1m_tokens,
-        "tasks_per_dollar": ledger.tasks_per_dollar,
+        "processing_cost": cost,
+        "price_1m_tokens": (
+            ledger.price_1m_tokens if ledger.prompt_tokens + ledger.completion_tokens else None
+        ),
+        "tasks_per_dollar": ledger.tasks_per_dollar if ledger.tasks and cost > 0 else None,
         "task_completion_s": _percentiles(ledger.task_seconds),
     }
 

@@ -8,7 +8,7 @@ import typer
 
 from services.cli import options
 from services.cli.client import Run
-from services.cli.ledger import COUNT_COLUMNS, count_cells, line_counts, run_rows
+from services.cli.ledger import COUNT_COLUMNS, count_cells, line_counts, run_rows, tasks_per_dollar
 from services.cli.output import clock, dollars, listing, pairs, print_json
 
 COLUMNS = ("run", "job", "status", *COUNT_COLUMNS, "cost>", "tasks/$>", "created")
@@ -65,6 +65,6 @@ def _row(run: Run) -> tuple[object, ...]:
         run["status"],
         *count_cells(run),
         dollars(ledger.get("processing_cost", 0.0)),
-        f"{ledger.get('tasks_per_dollar', 0.0):,.0f}",
+        tasks_per_dollar(run),
         clock(run.get("created_at")),
     )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from services.cli.client import Batch, Counts
-from services.cli.ledger import COUNT_COLUMNS, count_cells, line_counts
+from services.cli.client import Batch, Counts, Ledger, Run
+from services.cli.ledger import COUNT_COLUMNS, count_cells, line_counts, run_rows
+
+COUNTS = Counts(total=16, completed=0, failed=16)
 
 
-def batch(status: str, completed: int, failed: int, unanswered: int) -> Batch:
-    counts = Counts(total=16, completed=completed, failed=failed)
+def batch(status: str, completed: int, failed: int, unanswered: int, total: int = 16) -> Batch:
+    counts = Counts(total=total, completed=completed, failed=failed)
     return Batch(id="b", status=status, request_counts=counts, unanswered=unanswered, usage={})
 
 
@@ -30,3 +32,18 @@ def test_lines_that_nobody_answered_are_told_from_those_that_failed(
     assert line_counts(counted) == words
     assert count_cells(counted) == cells
     assert len(cells) == len(COUNT_COLUMNS)
+
+
+@pytest.mark.parametrize("status", ["validating", "failed"])
+def test_lines_that_are_not_known_yet_are_no_number(status: str) -> None:
+    assert line_counts(batch(status, 0, 0, 0, total=0)) == "not known: no run has begun"
+
+
+def test_what_has_no_token_and_no_task_has_no_price() -> None:
+    ledger = Ledger(processing_cost=0.01, price_1m_tokens=None, tasks_per_dollar=None)
+    run = Run(id="r", status="cancelled", request_counts=COUNTS, unanswered=16, ledger=ledger)
+    rows = dict(run_rows(run))
+    assert (rows["price of 1M tokens"], rows["tasks per dollar"]) == (None, None)
+    ledger["price_1m_tokens"], ledger["tasks_per_dollar"] = 0.5, 1234.0
+    rows = dict(run_rows(run))
+    assert (rows["price of 1M tokens"], rows["tasks per dollar"]) == ("$0.5000", "1,234")
