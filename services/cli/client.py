@@ -88,8 +88,8 @@ class Batch(TypedDict, total=False):
     created_at: int
     completion_window: str
     processing_cost: float
-    price_1m_tokens: float
-    tasks_per_dollar: float
+    price_1m_tokens: float | None
+    tasks_per_dollar: float | None
     task_completion_s: dict[str, float] | None
 
 
@@ -103,8 +103,8 @@ class Ledger(TypedDict, total=False):
     wall_engine_s: float
     price_per_engine_hour: float
     processing_cost: float
-    price_1m_tokens: float
-    tasks_per_dollar: float
+    price_1m_tokens: float | None
+    tasks_per_dollar: float | None
     task_completion_s: dict[str, float] | None
     self_placed_steps: int
     wasted_tokens: int
