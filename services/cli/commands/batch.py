@@ -12,7 +12,7 @@ import typer
 from services.cli import batch_run, job_choice, options
 from services.cli.client import Batch, Client
 from services.cli.errors import FAILED, SOME_LINES_FAILED, CliError
-from services.cli.ledger import COUNT_COLUMNS, batch_rows, count_cells
+from services.cli.ledger import COUNT_COLUMNS, batch_rows, count_cells, line_counts
 from services.cli.one_shot import DEFAULT_ENDPOINT, read_input
 from services.cli.output import BatchProgress, clock, dollars, listing, pairs, print_json, say
 from services.cli.results import follow_results
@@ -112,7 +112,7 @@ def results(
     """Print a batch's answers, or its failed lines, as JSON lines.
 
     A batch that failed in validation has neither: what is wrong with it is said, and the exit code
-    is 1.
+    is 1. So it is after the lines of a batch whose run failed: what could be kept of it.
     """
 
     async def work(client: Client) -> int:
@@ -128,13 +128,14 @@ def results(
         batch = await client.batch(batch_id)
         if batch["status"] not in batch_run.TERMINAL:
             raise CliError(f"The batch is {batch['status']}: wait for its end, or give --follow.")
-        if batch["status"] == "failed":
+        failed = batch["status"] == "failed"
+        if failed and not batch.get("run_id"):
             return _say_failed(batch)
         if output is not None:
             await batch_run.download(client, _file_id(batch, errors), output)
         elif not follow:
             await _print_file(client, _file_id(batch, errors))
-        return 0
+        return _say_broken(batch) if failed else 0
 
     return options.with_client(url, api_key, state, work)
 
@@ -194,6 +195,13 @@ def _say_errors(batch: Batch) -> None:
 def _say_failed(batch: Batch) -> int:
     """Why there is nothing to print, and the exit code."""
     say(f"impala: The batch {batch['id']} failed in validation; none of its lines was answered.")
+    _say_errors(batch)
+    return FAILED
+
+
+def _say_broken(batch: Batch) -> int:
+    """That the lines are not those of a run that went well, and the exit code."""
+    say(f"impala: The run of the batch {batch['id']} failed: {line_counts(batch)}.")
     _say_errors(batch)
     return FAILED
 
