@@ -1,4 +1,5 @@
-"""What surrounds every handler: errors become statuses, calls are counted, a drain refuses.
+"""What surrounds every handler: errors become statuses, calls are counted, a drain refuses, and
+requests with numbers that are none are turned away (`libs.rpc.finite`).
 
 Four hangs, leaks and false alarms of grpc.aio are closed here:
  * A CancelledError raised inside a handler whose own call was not cancelled (a sub-task was, or a
@@ -27,6 +28,7 @@ from prometheus_client import Counter, Gauge, Histogram
 from libs.clock import Clock, SystemClock
 from libs.errors import DataLoss, ImpalaError, Internal, Unavailable
 from libs.obs import LATENCY_BUCKETS, Metrics
+from libs.rpc.finite import FiniteRequests, check_finite
 from libs.rpc.status import abort, error_of
 
 log = logging.getLogger(__name__)
@@ -112,6 +114,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         elif not inspect.iscoroutinefunction(behavior):
             raise TypeError(f"{method} must be a coroutine or an async generator function")
 
+        behavior = _checking(behavior, handler.request_streaming)
         meter = _Meter(method, self._calls, self._seconds, self._running)
 
         async def guarded(request: Any, context: _Context) -> Any:
@@ -171,6 +174,22 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             meter.running.dec()
             meter.calls(code).inc()
             meter.seconds.observe(self._clock.now() - started)
+
+
+def _checking(
+    behavior: Callable[[Any, _Context], Awaitable[_T]], is_stream: bool
+) -> Callable[[Any, _Context], Awaitable[_T]]:
+    async def checked(request: Any, context: _Context) -> _T:
+        if is_stream:
+            requests = FiniteRequests(request)
+            try:
+                return await behavior(requests, context)
+            finally:
+                await requests.aclose()
+        check_finite(request)
+        return await behavior(request, context)
+
+    return checked
 
 
 def _writing(

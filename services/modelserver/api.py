@@ -20,7 +20,6 @@ from services.modelserver.step_stream import StepStream
 _Context = grpc.aio.ServicerContext[object, object]
 _COALESCE_S = 0.05
 _WATCH_S = 1.0
-_MIN_WATCH_S = 0.05
 _SHARED_SALT = bytes(16)
 _LOADING = modelserver_pb2.State(phase="loading")
 
@@ -118,13 +117,8 @@ class ModelServerApi(modelserver_pb2_grpc.ModelServerServicer):
     async def WatchState(
         self, request: modelserver_pb2.WatchStateRequest, context: _Context
     ) -> AsyncIterator[modelserver_pb2.State]:
+        checks.check_interval(request.interval_s)
         interval = request.interval_s or _WATCH_S
-        if interval < _MIN_WATCH_S:
-            raise InvalidArgument(
-                f"interval_s must be 0 or at least {_MIN_WATCH_S}.",
-                "INTERVAL_TOO_SHORT",
-                "interval_s",
-            )
         served = self._served
         while True:
             yield self._state(served)
@@ -139,6 +133,7 @@ class ModelServerApi(modelserver_pb2_grpc.ModelServerServicer):
         if request.adapter:
             raise Unimplemented("Adapters are not served yet.", "ADAPTER_UNIMPLEMENTED", "adapter")
         checks.check_prompt(request.prompt, limits)
+        checks.check_coalesce(request.coalesce_s)
         sampling = _sampling(request, limits.vocab_size)
         first = sampling.seed if sampling.seed is not None else self._served.draw_seed()
         room = checks.output_room(len(request.prompt), request.stopping.max_tokens, limits)

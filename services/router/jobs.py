@@ -13,11 +13,16 @@ from libs.cluster.ops import Compare, Delete, Put
 from libs.cluster.view import View
 from libs.records import keys
 from libs.records.batch import TERMINAL, BatchRecord, Job
+from services.router.core.fields import check_number, check_str, wrong_value
 from services.router.core.paging import bad_after
 from services.router.domain_errors import JobInUse, NoSuchJob
 from services.router.idempotency import Once
 from services.router.identity import Maker
 from services.router.records import Page, decode, encode, list_page
+
+MAX_NAME_CHARS = 512
+MAX_PRICE = 1e6
+"""USD per engine-hour."""
 
 
 def _read(entry: Entry) -> Job:
@@ -25,6 +30,13 @@ def _read(entry: Entry) -> Job:
         return decode(entry, Job)
     except msgspec.DecodeError as error:
         raise RecordUnreadable(f"{entry.key} is not a job: {error}") from error
+
+
+def _check(field: str, text: str) -> None:
+    """Names are shown in terminals and metrics: no control characters. Raises BadRequest."""
+    check_str(field, text, MAX_NAME_CHARS)
+    if not text.isprintable():
+        raise wrong_value(field, "a text without control characters", text)
 
 
 def _order(job: Job) -> tuple[int, str]:
@@ -64,8 +76,11 @@ class Jobs:
 
         price_per_engine_hour: USD; 0 takes the router's default.
         may_be_made: raises why not; not asked where the key has made the job already.
-        Raises IdempotencyKeyReused.
+        Raises BadRequest naming a field, and IdempotencyKeyReused.
         """
+        _check("model", model)
+        _check("name", name)
+        check_number("price_per_engine_hour", price_per_engine_hour, 0.0, MAX_PRICE)
         asked = (model, name, fleet, precision, price_per_engine_hour, dict(metadata or {}))
         once = Once(self._client, account, "job", idempotency_key, asked)
         made = await once.made()

@@ -8,6 +8,8 @@ from libs.hashing import HASH_BYTES
 
 MAX_CHOICES = 128
 MAX_STEP_ID = 128
+MAX_COALESCE_S = 60.0
+MIN_WATCH_S, MAX_WATCH_S = 0.05, 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,26 @@ def check_prompt(prompt: Sequence[int], limits: Limits) -> None:
             f"Token {highest} is not among the model's {limits.vocab_size} tokens.",
             "TOKEN_UNKNOWN",
             "prompt",
+        )
+
+
+def check_coalesce(seconds: float) -> None:
+    """How long deltas are collected before they are sent; 0 = the default."""
+    if not 0 <= seconds <= MAX_COALESCE_S:
+        raise InvalidArgument(
+            f"coalesce_s is {seconds:g}, but must be from 0 to {MAX_COALESCE_S:g}.",
+            "COALESCE_OUT_OF_RANGE",
+            "coalesce_s",
+        )
+
+
+def check_interval(seconds: float) -> None:
+    """How often a state is told; 0 = the default."""
+    if seconds and not MIN_WATCH_S <= seconds <= MAX_WATCH_S:
+        raise InvalidArgument(
+            f"interval_s is {seconds:g}, but must be 0 or from {MIN_WATCH_S:g} to {MAX_WATCH_S:g}.",
+            "INTERVAL_OUT_OF_RANGE",
+            "interval_s",
         )
 
 

@@ -21,10 +21,6 @@ class JobsApi(router_pb2_grpc.JobsServicer):
             account = account_of(self._parts, context)
             if not request.model:
                 raise InvalidArgument("A job needs a model.", "MISSING_MODEL", "model")
-            if request.price_per_engine_hour < 0:
-                raise InvalidArgument(
-                    "The price must not be negative.", "INVALID_PRICE", "price_per_engine_hour"
-                )
             check_metadata(dict(request.metadata))
 
             def may_be_made() -> None:

@@ -15,12 +15,11 @@ from services.router.core.paging import list_envelope, parse_limit
 from services.router.core.request_fields import check_known
 from services.router.http.auth import account_of
 from services.router.http.body import read_json
+from services.router.jobs import MAX_NAME_CHARS, MAX_PRICE
 from services.router.parts import Parts
 from services.router.views import job_view, run_view
 
 DEFAULT_PAGE, MAX_PAGE = 100, 10_000
-MAX_NAME_CHARS = 512
-MAX_PRICE = 1e6
 _FIELDS = frozenset({"model", "name", "price_per_engine_hour", "metadata"})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -218,6 +219,15 @@ async def test_a_stop_found_by_the_caller_ends_one_choice_as_a_stop(rig: Rig) ->
             "SAMPLING_INVALID",
             "sampling.top_p",
         ),
+        (
+            {"sampling": pb.Sampling(temperature=math.nan)},
+            InvalidArgument,
+            "NOT_FINITE",
+            "sampling.temperature",
+        ),
+        ({"coalesce_s": 1e9}, InvalidArgument, "COALESCE_OUT_OF_RANGE", "coalesce_s"),
+        ({"coalesce_s": -1.0}, InvalidArgument, "COALESCE_OUT_OF_RANGE", "coalesce_s"),
+        ({"coalesce_s": math.nan}, InvalidArgument, "NOT_FINITE", "coalesce_s"),
         ({"logprobs": 21}, InvalidArgument, "SAMPLING_INVALID", "sampling.logprobs"),
         ({"adapter": "lora"}, Unimplemented, "ADAPTER_UNIMPLEMENTED", "adapter"),
         ({"min_seq": 4}, FailedPrecondition, "WEIGHTS_TOO_OLD", "min_seq"),
@@ -235,6 +245,15 @@ async def test_a_wrong_field_is_refused_by_name(
 ) -> None:
     error = await refusal(rig, request(**({"prompt": prompt_of(10)} | changes)))
     assert (type(error), error.reason, error.field) == (kind, reason, field)
+
+
+@pytest.mark.parametrize("seconds", [0.01, -1.0, 1e9, math.nan, math.inf])
+async def test_a_watch_of_no_interval_is_refused(rig: Rig, seconds: float) -> None:
+    states = rig.stub.WatchState(pb.WatchStateRequest(interval_s=seconds))
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await anext(aiter(states))
+    error = from_rpc_error(caught.value)
+    assert (type(error), error.field) == (InvalidArgument, "interval_s")
 
 
 async def test_the_longest_step_that_the_context_allows_runs(rig: Rig) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -92,6 +93,36 @@ async def test_jobs_are_created_once_a_key_listed_and_deleted(
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await stub.CreateJob(router_pb2.CreateJobRequest(model="none", require_fleet=True))
     assert refused.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("price_per_engine_hour", math.nan),
+        ("price_per_engine_hour", math.inf),
+        ("price_per_engine_hour", -1.0),
+        ("price_per_engine_hour", 1e300),
+        ("model", "a\nb"),
+        ("model", "\x1b[31mred"),
+        ("model", "x" * 513),
+        ("name", "x" * 513),
+        ("name", "a\x00b"),
+    ],
+)
+async def test_a_job_that_could_not_be_read_again_is_not_made(
+    stage: Stage, channel: grpc.aio.Channel, field: str, value: Any
+) -> None:
+    stub = router_pb2_grpc.JobsStub(channel)
+    asked: dict[str, Any] = {"model": MODEL, field: value}
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.CreateJob(router_pb2.CreateJobRequest(**asked))
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert from_rpc_error(caught.value).field == field
+    if isinstance(value, str) or math.isfinite(value):
+        answer = await stage.http().post("/imp/v1/jobs", json=asked)
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"] == field
+    assert not (await stage.client.list(keys.JOBS)).entries
 
 
 async def test_files_go_in_and_out_in_chunks(channel: grpc.aio.Channel) -> None:
