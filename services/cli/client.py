@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 import orjson
 
-from services.cli.errors import ApiError, NotReachable
+from services.cli.errors import ApiError, CliError, NotReachable
 
 TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 TRANSFER = httpx.Timeout(600.0, connect=5.0)
@@ -267,13 +267,19 @@ class Client:
             raise _api_error(response)
         return _object(response) or {}
 
-    def _unreachable(self, error: httpx.HTTPError) -> NotReachable:
+    def _unreachable(self, error: httpx.HTTPError) -> CliError:
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
             return NotReachable(
                 f"Nothing answers at {self.url}: start an instance with 'impala up', or name "
                 "another --url."
             )
+        hint = "--url is the router's HTTP port, not a gRPC one; 'impala ps' lists both."
+        # A gRPC server answers in frames of HTTP/2, or resets the connection.
+        if isinstance(error, httpx.RemoteProtocolError) and "illegal" in str(error):
+            return CliError(f"What answers at {self.url} speaks no HTTP/1: {hint}")
         reason = str(error).rstrip(".") or type(error).__name__
+        if isinstance(error, httpx.ReadError):
+            return NotReachable(f"The connection to {self.url} broke ({reason}): {hint}")
         return NotReachable(f"The connection to {self.url} broke: {reason}.")
 
 

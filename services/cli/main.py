@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 from typer._click.exceptions import ClickException, NoArgsIsHelpError
@@ -12,6 +13,7 @@ from libs.errors import ImpalaError, StartupError
 from services.cli.commands import batch, files, jobs, keys, kv, quickstart, run, runs, up
 from services.cli.errors import FAILED, INTERRUPTED
 from services.cli.output import say
+from services.cli.version import VERSION
 
 app = typer.Typer(
     name="impala",
@@ -21,6 +23,24 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"impala {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", is_eager=True, callback=_show_version),
+    ] = False,
+) -> None:
+    """Serves open-weight language models to asynchronous agents."""
+
+
 for family in (up, run, quickstart):
     family.register(app)
 for name, group in (

@@ -9,23 +9,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from libs.demo.model import DEMO
 from services.cli import batch_run, job_choice
 from services.cli.batch_run import Fetched
 from services.cli.client import Batch, Client, Run
-from services.cli.core.fit import Serving, misfit
-from services.cli.core.input_check import InputSummary, hopeless, named, summarize
+from services.cli.core.fit import Serving, Wanted, misfit
+from services.cli.core.input_check import (
+    ENDPOINTS,
+    InputSummary,
+    foreign_endpoint,
+    hopeless,
+    renamed,
+    summarize,
+)
 from services.cli.errors import FAILED, INTERRUPTED, SOME_LINES_FAILED, CliError, Usage
 from services.cli.instance import LocalInstance, ensure_job
 from services.cli.interrupts import Interrupts
 from services.cli.launch import PortWishes, Settings
 from services.cli.output import BatchProgress, StartReporter, say
 from services.cli.state_dir import StateDir, temporary
-
-DEFAULT_ENDPOINT = "/v1/chat/completions"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +41,7 @@ class OneShot:
     state: the folder that was named; None = the default one, or a temporary one to start in.
     url: a router that is used as it is; empty = the instance of `state`, or one that is started.
     job: of the instance that is used; empty = the model's newest.
-    substitute: serve the model under the name that the lines use; lines with none get it."""
+    substitute: lines that name another model, or none, get this one's name."""
 
     input: Path
     output: Path
@@ -74,9 +80,10 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """stays: it is still there when this command has ended."""
+    """model: as it is called there. stays: it is still there when this command has ended."""
 
     client: Client
+    model: str
     job_id: str
     stays: bool
 
@@ -84,14 +91,15 @@ class _Target:
 async def answer(wish: OneShot) -> Answered:
     """Raises CliError for what could not be started, read, or written."""
     summary = await asyncio.to_thread(_read, wish)
-    name, model = _names(wish, summary)
-    endpoint = next(iter(summary.endpoints), DEFAULT_ENDPOINT)
-    with _input(wish, summary, name) as source, Interrupts() as interrupts:
-        async with _target(wish, name, model, interrupts) as target:
+    model = _model(wish, summary)
+    endpoint = endpoint_of(summary)
+    with Interrupts() as interrupts:
+        async with _target(wish, model, interrupts) as target:
             client = target.client
-            batch = await batch_run.submit(
-                client, source, endpoint=endpoint, window=wish.window, job_id=target.job_id
-            )
+            async with _input(wish, summary, target.model) as source:
+                batch = await batch_run.submit(
+                    client, source, endpoint=endpoint, window=wish.window, job_id=target.job_id
+                )
             if target.stays:
                 say(f"batch {batch['id']}")
             batch, interrupted = await _follow(target, batch["id"], interrupts)
@@ -140,14 +148,13 @@ async def _follow(target: _Target, batch_id: str, interrupts: Interrupts) -> tup
 
 
 @contextlib.asynccontextmanager
-async def _target(
-    wish: OneShot, name: str, model: str, interrupts: Interrupts
-) -> AsyncIterator[_Target]:
-    """Somewhere that serves `model` as `name`."""
-    url = _running_url(wish, name, model)
-    if url:
+async def _target(wish: OneShot, model: str, interrupts: Interrupts) -> AsyncIterator[_Target]:
+    """Somewhere that serves the model."""
+    running = _running(wish, model)
+    if running is not None:
+        url, name = running
         async with Client(url, wish.api_key) as client:
-            yield _Target(client, await _job(client, name, wish.job), stays=True)
+            yield _Target(client, name, await _job(client, name, wish.job), stays=True)
         return
     if wish.job:
         raise Usage(
@@ -155,19 +162,17 @@ async def _target(
             "it out, or name the instance with --state or --url."
         )
     state = StateDir.named(wish.state) if wish.state else temporary()
-    settings = Settings(
-        model=model, name=name, precision=wish.precision or "auto", ports=PortWishes(http=0)
-    )
+    settings = Settings(model=model, precision=wish.precision or "auto", ports=PortWishes(http=0))
     with StartReporter() as reporter:
         instance = LocalInstance(state, settings, reporter)
         interrupts.call(instance.interrupt)
         try:
             async with instance, Client(instance.url) as client:
                 reporter.settled()
-                job = await ensure_job(client, name)
+                job = await ensure_job(client, model)
                 if wish.state:
                     await _say_unfinished(client)
-                yield _Target(client, job["id"], stays=False)
+                yield _Target(client, model, job["id"], stays=False)
                 interrupts.call(instance.interrupt)
         finally:
             if wish.state is None:
@@ -184,39 +189,43 @@ async def _say_unfinished(client: Client) -> None:
         )
 
 
-def _running_url(wish: OneShot, name: str, model: str) -> str:
-    """Of the router to use; empty = one is to be started. Raises CliError where that cannot be."""
+def _running(wish: OneShot, model: str) -> tuple[str, str] | None:
+    """URL of the router to use and the model's name there; None = an instance is to be started.
+    Raises CliError where that cannot be."""
     if wish.always_start:
-        return ""
+        return None
     if wish.url:
-        if wish.precision or model != name:
-            flag = "--precision" if wish.precision else "--substitute-model"
+        if wish.precision:
             raise Usage(
-                f"{flag} is for an instance that is started here, not for {wish.url}: leave it "
-                "out, or --url (IMPALA_URL)."
+                f"--precision is for an instance that is started here, not for {wish.url}: leave "
+                "it out, or --url (IMPALA_URL)."
             )
-        return wish.url
+        return wish.url, model
     folder = StateDir.named(wish.state)
     running = folder.instance()
     if running is None or running.phase != "ready":
-        return ""
-    source = model if model == name else Settings(model=model).source
+        return None
     why = misfit(
         Serving(running.source, running.model, running.precision),
-        Serving(source, name, None if wish.precision == "auto" else wish.precision),
+        Wanted(
+            model,
+            Settings(model=model).source if wish.substitute else None,
+            None if wish.precision == "auto" else wish.precision,
+        ),
     )
     if not why:
-        return running.url
+        return running.url, running.model
+    ask = f"ask for what it serves (--model {running.model} --substitute-model answers with it)"
     if wish.state:
         raise CliError(
-            f"The instance in {folder.path} does not fit, {why}: ask for what it serves, stop it "
-            "with 'impala down', or leave out --state to start one for this run."
+            f"The instance in {folder.path} does not fit, {why}: {ask}, stop it with 'impala "
+            "down', or leave out --state to start one for this run."
         )
     say(
         f"The instance in {folder.path} does not fit, {why}: one is started for this run (to use "
-        "the other, ask for what it serves)."
+        f"the other, {ask})."
     )
-    return ""
+    return None
 
 
 async def _job(client: Client, model: str, wanted: str) -> str:
@@ -227,7 +236,7 @@ async def _job(client: Client, model: str, wanted: str) -> str:
     if model not in served:
         raise CliError(
             f"{client.url} does not serve the model {model!r} but {', '.join(served) or 'none'}: "
-            "ask for what it serves, or leave out --url."
+            "name that with --model and --substitute-model, or leave out --url."
         )
     jobs = await job_choice.jobs_of(client, model)
     if len(jobs) > 1:
@@ -238,23 +247,30 @@ async def _job(client: Client, model: str, wanted: str) -> str:
     return (await ensure_job(client, model))["id"]
 
 
-@contextlib.contextmanager
-def _input(wish: OneShot, summary: InputSummary, name: str) -> Iterator[Path]:
+@contextlib.asynccontextmanager
+async def _input(wish: OneShot, summary: InputSummary, name: str) -> AsyncIterator[Path]:
     """The file to upload: the input, or a copy in which every line names the model."""
-    if not summary.unnamed:
+    if not wish.substitute or (not summary.unnamed and summary.models.keys() <= {name}):
         yield wish.input
         return
     with tempfile.TemporaryDirectory(prefix="impala-run-") as folder:
         copy = Path(folder) / wish.input.name
-        with wish.input.open("rb") as lines, copy.open("wb") as file:
-            file.writelines(named(lines, name))
+        # In a thread: an instance that was started is supervised by this loop.
+        await asyncio.to_thread(_copy, wish.input, copy, name)
         yield copy
+
+
+def _copy(source: Path, copy: Path, name: str) -> None:
+    with source.open("rb") as lines, copy.open("wb") as file:
+        file.writelines(renamed(lines, name))
 
 
 def _read(wish: OneShot) -> InputSummary:
     for path in (wish.output, wish.errors):
         if path.is_dir():
             raise Usage(f"{path} is a folder: name a file with --output.")
+        if _same_file(path, wish.input):
+            raise Usage(f"{path} is the input {wish.input}: name another --output.")
         if path.exists() and not wish.force:
             raise Usage(f"{path} exists: give --force to overwrite it, or another --output.")
     if not wish.output.parent.is_dir():
@@ -262,6 +278,14 @@ def _read(wish: OneShot) -> InputSummary:
     # Known now and not after an hour: answers must have a place.
     batch_run.check_writable(wish.output)
     return read_input(wish.input)
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    """By whatever path or link."""
+    try:
+        return one.samefile(other)
+    except OSError:
+        return False
 
 
 def read_input(path: Path) -> InputSummary:
@@ -276,27 +300,50 @@ def read_input(path: Path) -> InputSummary:
     return summary
 
 
-def _names(wish: OneShot, summary: InputSummary) -> tuple[str, str]:
-    """The name that requests use, and the model that is to be served under it."""
+def endpoint_of(summary: InputSummary) -> str:
+    """What the batch is for. Raises Usage for lines that name what no batch is for."""
+    if why := foreign_endpoint(summary):
+        raise Usage(f"{why}.")
+    return next(iter(summary.endpoints), ENDPOINTS[0])
+
+
+def _model(wish: OneShot, summary: InputSummary) -> str:
+    """What is to answer."""
+    if wish.substitute:
+        if wish.model:
+            return wish.model
+        raise Usage(f"--substitute-model needs --model: {_models_to_name(wish)}.")
     asked = list(summary.models)
     if len(asked) > 1:
         first, second = asked[:2]
         raise Usage(
             f"Line {summary.models[second]} asks for the model {second!r} and line "
-            f"{summary.models[first]} for {first!r}: a batch is for one model, so make two files."
+            f"{summary.models[first]} for {first!r}: a batch is for one model, so make two files, "
+            "or give --model and --substitute-model."
         )
     model = wish.model or (asked[0] if asked else "")
     if not model:
-        raise Usage("No line names a model: say which with --model and --substitute-model.")
-    if summary.unnamed and not wish.substitute:
+        raise Usage(
+            f"No line names a model: give --substitute-model and --model, {_models_to_name(wish)}."
+        )
+    if summary.unnamed:
         raise Usage(
             f"Line {summary.unnamed} names no model: give --substitute-model to answer it with "
             f"{model!r}."
         )
-    if asked and asked[0] != model and not wish.substitute:
+    if asked and asked[0] != model:
         raise Usage(
             f"Line {summary.models[asked[0]]} asks for the model {asked[0]!r}, but --model is "
             f"{model!r}: give --model {asked[0]}, or --substitute-model to answer it with "
             f"{model!r} all the same."
         )
-    return (asked[0] if asked else model), model
+    return model
+
+
+def _models_to_name(wish: OneShot) -> str:
+    """What --model can be."""
+    if wish.url:
+        return f"one that {wish.url}/v1/models lists"
+    running = StateDir.named(wish.state).instance()
+    served = f"{running.model} (the running instance serves it)" if running else DEMO.alias
+    return f"as --model {served}, or a folder, a .gguf file or a hub id"

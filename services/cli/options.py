@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, TypeVar
 
+import httpx
 import typer
 
 from libs.rpc import ClientTls
@@ -17,6 +18,24 @@ from services.cli.state_dir import StateDir
 
 Answer = TypeVar("Answer")
 
+
+def router_url(text: str) -> str:
+    """Without what clients of OpenAI's API have at its end, `/v1`. Raises Usage."""
+    if not text:
+        return ""
+    try:
+        url = httpx.URL(text)
+    except httpx.InvalidURL as error:
+        raise Usage(f"--url (IMPALA_URL) has {text!r}, which is no URL: {error}.") from error
+    if url.scheme not in ("http", "https") or not url.host:
+        shown = text.rpartition("://")[2]
+        raise Usage(
+            f"--url (IMPALA_URL) has {text!r}, but it is a router's HTTP address with its scheme, "
+            f"as http://{shown or '127.0.0.1:8080'}."
+        )
+    return text.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
 State = Annotated[
     Path | None,
     typer.Option("--state", help="State folder of the instance.", envvar="IMPALA_STATE"),
@@ -24,7 +43,10 @@ State = Annotated[
 Url = Annotated[
     str,
     typer.Option(
-        "--url", help="Base URL of a router; else the instance of --state.", envvar="IMPALA_URL"
+        "--url",
+        help="Base URL of a router; else the instance of --state.",
+        envvar="IMPALA_URL",
+        callback=router_url,
     ),
 ]
 ApiKey = Annotated[

@@ -262,6 +262,8 @@ def describe(progress: Progress, status: str) -> str:
         parts.append(f"{progress.tokens_per_s:.1f} tokens/s")
     else:
         parts.append(f"{seconds(progress.elapsed_s)} so far")
+        if not progress.done and status == "in_progress":
+            parts.append("no line has ended yet: prompts are computed first")
     if progress.cost:
         parts.append(dollars(progress.cost))
     if progress.eta_s is not None:

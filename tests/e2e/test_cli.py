@@ -189,6 +189,36 @@ def test_run_fills_in_the_model_that_lines_do_not_name(stack: Stack, tmp_path: P
     assert json.loads(output.read_text())["response"]["body"]["model"] == MODEL
 
 
+@pytest.mark.parametrize("model", [MODEL, "smollm2-135m"])
+def test_run_answers_lines_for_other_models_with_the_one_that_runs(
+    stack: Stack, tmp_path: Path, model: str
+) -> None:
+    """Named as requests name it there, or as `impala up` was given it."""
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    others = [chat_line("a", "Hi", model="gpt-4o"), chat_line("b", "Hi", model="o1")]
+    source.write_text("\n".join([*others, chat_line("c", "Hi")]))
+    refused = stack.impala("run", source, "-o", output, "--model", model)
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "--substitute-model" in refused.err
+    done = stack.impala("run", source, "-o", output, "--model", model, "--substitute-model")
+    assert done.code == 0, done.err
+    assert "is ready" not in done.err
+    answers = [json.loads(line) for line in output.read_text().splitlines()]
+    assert {each["response"]["body"]["model"] for each in answers} == {MODEL}
+    assert len(answers) == 3
+
+
+def test_run_without_a_model_names_the_one_that_runs(stack: Stack, tmp_path: Path) -> None:
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text(chat_line("a", "Hi", model="gpt-4o"))
+    misfit = stack.impala("run", source, "-o", output)
+    assert (misfit.code, misfit.err.count("\n")) == (1, 1)
+    assert f"--model {MODEL} --substitute-model" in misfit.err
+    unnamed = stack.impala("run", source, "-o", output, "--substitute-model")
+    assert (unnamed.code, unnamed.err.count("\n")) == (2, 1)
+    assert f"as --model {MODEL} (the running instance serves it)" in unnamed.err
+
+
 def test_run_says_why_the_instance_that_runs_does_not_fit(
     stack: Stack, requests: Path, tmp_path: Path
 ) -> None:
@@ -254,8 +284,11 @@ def test_a_batch_from_submit_to_results(stack: Stack, requests: Path, tmp_path: 
 
 def test_submit_prints_the_id_once(stack: Stack, requests: Path) -> None:
     submitted = stack.impala("batch", "submit", requests)
-    assert (submitted.code, submitted.err) == (0, "")
+    assert submitted.code == 0
     assert submitted.out.strip().startswith("batch_")
+    assert submitted.err.count("\n") == 1
+    assert "validated next" in submitted.err
+    assert f" batch status {submitted.out.strip()}'" in submitted.err
     assert stack.impala("batch", "results", submitted.out.strip(), "--follow").code == 0
 
 
@@ -271,6 +304,41 @@ def test_results_of_a_batch_that_failed_in_validation_are_its_errors(
         assert "line 2: " in said.err
         assert "(invalid_json_line)" in said.err
     assert not output.exists()
+
+
+def test_the_status_of_a_batch_that_failed_in_validation_is_a_failure(
+    stack: Stack, tmp_path: Path
+) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text(f"{chat_line('a', 'Hi')}\n{{broken\n")
+    batch = stack.impala("batch", "submit", source, "--wait", "--json").json
+    said = stack.impala("batch", "status", batch["id"])
+    assert said.code == 1
+    assert "line 2: " in said.err
+    assert "(invalid_json_line)" in said.err
+    assert stack.impala("batch", "status", batch["id"], "--json").code == 1
+
+
+def test_failed_lines_are_pointed_to_and_so_is_that_there_are_none(
+    stack: Stack, requests: Path, tmp_path: Path
+) -> None:
+    source = tmp_path / "bad.jsonl"
+    source.write_text(chat_line("bad", "Hi", temperature=9))
+    bad = stack.impala("batch", "submit", source, "--wait", "--json").json["id"]
+    status = stack.impala("batch", "status", bad)
+    assert status.code == 0
+    assert "1 line failed: " in status.err
+    assert f" batch results {bad} --errors' shows why." in status.err
+    answers = stack.impala("batch", "results", bad)
+    assert (answers.code, answers.out) == (0, "")
+    assert f"{bad} has no answer: " in answers.err
+    assert f" batch results {bad} --errors'" in answers.err
+    good = stack.impala("batch", "submit", requests, "--wait", "--json").json["id"]
+    assert stack.impala("batch", "status", good).err == ""
+    errors = stack.impala("batch", "results", good, "--errors")
+    assert (errors.code, errors.out) == (0, "")
+    assert errors.err == f"The batch {good} has no failed line.\n"
+    assert stack.impala("batch", "results", good).err == ""
 
 
 def test_a_deleted_job_is_gone(stack: Stack) -> None:

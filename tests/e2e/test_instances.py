@@ -35,7 +35,7 @@ def test_run_with_nothing_running_starts_answers_and_leaves_nothing(
     assert done.code == 0, done.err
     lines = [json.loads(line) for line in output.read_text().splitlines()]
     assert sorted(line["custom_id"] for line in lines) == ["q0", "q1", "q2"]
-    assert {line["response"]["body"]["model"] for line in lines} == {MODEL}
+    assert {line["response"]["body"]["model"] for line in lines} == {DEMO}
     assert "tasks per dollar" in done.out
     assert list(state_home({"XDG_STATE_HOME": str(tmp_path)}).iterdir()) == []
     assert children_of(tmp_path) == []

@@ -10,10 +10,11 @@ from typing import Annotated
 import typer
 
 from services.cli import batch_run, job_choice, options
-from services.cli.client import Batch, Client
+from services.cli.client import Batch, Client, failed_lines
 from services.cli.errors import FAILED, SOME_LINES_FAILED, CliError
+from services.cli.invocation import typed
 from services.cli.ledger import COUNT_COLUMNS, batch_rows, count_cells, line_counts
-from services.cli.one_shot import DEFAULT_ENDPOINT, read_input
+from services.cli.one_shot import endpoint_of, read_input
 from services.cli.output import BatchProgress, clock, dollars, listing, pairs, print_json, say
 from services.cli.results import follow_results
 from services.cli.state_dir import StateDir
@@ -41,10 +42,13 @@ def submit(
     api_key: options.ApiKey = "",
     state: options.State = None,
 ) -> int:
-    """Upload a file of requests and make a batch of it."""
+    """Upload a file of requests and make a batch of it.
+
+    Its lines are validated after that: without --wait, 'impala batch status' says how it went.
+    """
 
     summary = read_input(file)
-    target = endpoint or next(iter(summary.endpoints), DEFAULT_ENDPOINT)
+    target = endpoint or endpoint_of(summary)
 
     async def work(client: Client) -> Batch:
         # Before the upload: a large file must not travel for nothing.
@@ -61,6 +65,10 @@ def submit(
         pairs("", batch_rows(batch, None))
     else:
         print(batch["id"])
+        say(
+            f"Its lines are validated next, then answered: '{typed()} batch status {batch['id']}' "
+            "shows how far it is."
+        )
     return exit_code(batch)
 
 
@@ -72,17 +80,21 @@ def status(
     api_key: options.ApiKey = "",
     state: options.State = None,
 ) -> int:
-    """Show a batch and what its run has cost so far."""
+    """Show a batch and what its run has cost so far.
+
+    Exit code: 1 if it failed, as in validation (what is wrong is said on stderr), else 0.
+    """
 
     async def work(client: Client) -> int:
         batch = await client.batch(batch_id)
         if as_json:
             print_json(batch)
-            return 0
-        run_id = batch.get("run_id")
-        pairs("", batch_rows(batch, await client.run(run_id) if run_id else None))
-        _say_errors(batch)
-        return 0
+        else:
+            run_id = batch.get("run_id")
+            pairs("", batch_rows(batch, await client.run(run_id) if run_id else None))
+            _say_errors(batch)
+            _say_failed_lines(batch)
+        return FAILED if batch["status"] == "failed" else 0
 
     return options.with_client(url, api_key, state, work)
 
@@ -131,10 +143,13 @@ def results(
         failed = batch["status"] == "failed"
         if failed and not batch.get("run_id"):
             return _say_failed(batch)
+        file_id = _file_id(batch, errors)
         if output is not None:
-            await batch_run.download(client, _file_id(batch, errors), output)
-        elif not follow:
-            await _print_file(client, _file_id(batch, errors))
+            await batch_run.download(client, file_id, output)
+        elif not follow and file_id is not None:
+            await _print_file(client, file_id)
+        if file_id is None:
+            _say_nothing(batch, errors)
         return _say_broken(batch) if failed else 0
 
     return options.with_client(url, api_key, state, work)
@@ -199,6 +214,29 @@ def _say_failed(batch: Batch) -> int:
     return FAILED
 
 
+def _say_failed_lines(batch: Batch) -> None:
+    """Where they are to be seen; they have a place once the batch has ended."""
+    failed = failed_lines(batch)
+    if not failed:
+        return
+    lines = "1 line" if failed == 1 else f"{failed} lines"
+    when = "" if batch["status"] in batch_run.TERMINAL else " once it has ended"
+    say(f"{lines} failed: '{typed()} batch results {batch['id']} --errors' shows why{when}.")
+
+
+def _say_nothing(batch: Batch, errors: bool) -> None:
+    """That there is no line of the kind that was asked for."""
+    if errors:
+        say(f"The batch {batch['id']} has no failed line.")
+    elif batch.get("error_file_id"):
+        say(
+            f"The batch {batch['id']} has no answer: '{typed()} batch results {batch['id']} "
+            "--errors' shows its failed lines."
+        )
+    else:
+        say(f"The batch {batch['id']} has no answer.")
+
+
 def _say_broken(batch: Batch) -> int:
     """That the lines are not those of a run that went well, and the exit code."""
     say(f"impala: The run of the batch {batch['id']} failed: {line_counts(batch)}.")
@@ -210,9 +248,7 @@ def _file_id(batch: Batch, errors: bool) -> str | None:
     return batch.get("error_file_id") if errors else batch.get("output_file_id")
 
 
-async def _print_file(client: Client, file_id: str | None) -> None:
-    if file_id is None:
-        return
+async def _print_file(client: Client, file_id: str) -> None:
     async with aclosing(client.content(file_id)) as chunks:
         async for chunk in chunks:
             sys.stdout.buffer.write(chunk)

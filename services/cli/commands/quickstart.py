@@ -13,6 +13,7 @@ import typer
 from libs.demo.model import DEMO
 from services.cli.commands.run import show_errors
 from services.cli.errors import CliError
+from services.cli.invocation import typed
 from services.cli.ledger import batch_rows
 from services.cli.one_shot import Answered, OneShot, answer
 from services.cli.output import pairs, say, table
@@ -43,9 +44,9 @@ def quickstart() -> int:
     pairs("\nThe run", batch_rows(answered.batch, answered.run))
     say(
         "\nNext:\n"
-        "  .venv/bin/impala up\n"
+        f"  {typed()} up\n"
         "      an instance that stays: OpenAI's API over HTTP, and gRPC\n"
-        f"  .venv/bin/impala run {_short(EXAMPLE)} -o answers.jsonl\n"
+        f"  {typed()} run {_short(EXAMPLE)} -o answers.jsonl\n"
         "      the same in one command, for files of yours\n"
         "  docs/architecture.md\n"
         "      what happened here, step by step"

@@ -20,6 +20,7 @@ from services.cli import options
 from services.cli.errors import CliError, Usage
 from services.cli.instance import LocalInstance
 from services.cli.interrupts import Interrupts
+from services.cli.invocation import typed
 from services.cli.launch import PortWishes, Settings
 from services.cli.output import StartReporter, clock, print_json, say, seconds, table
 from services.cli.state_dir import Instance, StateDir
@@ -119,13 +120,13 @@ def _summary(instance: Instance, state: StateDir, settings: Settings, *, without
     imports = "import os\n  " if settings.auth else ""
     key = 'os.environ["IMPALA_API_KEY"]' if settings.auth else '"none"'
     header = ' -H "authorization: Bearer $IMPALA_API_KEY"' if settings.auth else ""
-    where = _where(state)
+    where, impala = _where(state), typed()
     first = ""
     if without_job:
         first = f"""
 It asks for API keys. Without one yet (it is shown once), and without a job for batches:
-  export IMPALA_API_KEY=$(impala keys create --account me{where})
-  impala jobs create --model {instance.model}{where}
+  export IMPALA_API_KEY=$({impala} keys create --account me{where})
+  {impala} jobs create --model {instance.model}{where}
 """
     servers = "1 model server" if settings.servers == 1 else f"{settings.servers} model servers"
     return f"""
@@ -142,7 +143,7 @@ Try it:
   client = OpenAI(base_url="{instance.url}/v1", api_key={key})
   client.chat.completions.create(model="{instance.model}", messages=[...])
 
-  impala run IN.jsonl -o OUT.jsonl --model {instance.model}{where}
+  {impala} run IN.jsonl -o OUT.jsonl --model {instance.model}{where}
 """
 
 

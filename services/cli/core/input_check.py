@@ -13,6 +13,8 @@ from typing import Any
 import orjson
 
 BOM = b"\xef\xbb\xbf"
+ENDPOINTS = ("/v1/chat/completions", "/v1/completions")
+"""What batches are for, as a line's `url` has it; the first where no line says."""
 
 
 @dataclass(slots=True)
@@ -59,11 +61,22 @@ def hopeless(summary: InputSummary) -> str:
     return ""
 
 
-def named(lines: Iterable[bytes], model: str) -> Iterator[bytes]:
-    """The same lines, with `model` in each body that names none; all others byte for byte."""
+def foreign_endpoint(summary: InputSummary) -> str:
+    """Why the batch cannot be for the endpoint that its first line names, as a sentence without its
+    full stop; empty if it can, or if no line names one."""
+    for url, number in summary.endpoints.items():
+        if url in ENDPOINTS:
+            return ""
+        return f"Line {number} has the 'url' {url!r}, which must be one of {', '.join(ENDPOINTS)}"
+    return ""
+
+
+def renamed(lines: Iterable[bytes], model: str) -> Iterator[bytes]:
+    """The same lines, with `model` in each body that names none or another; all others byte for
+    byte."""
     for number, raw in enumerate(lines, 1):
         request = _request(raw.removeprefix(BOM) if number == 1 else raw)
-        if request is not None and _lacks_model(request.get("body")):
+        if request is not None and _differs(request.get("body"), model):
             request["body"]["model"] = model
             yield orjson.dumps(request) + (b"\n" if raw.endswith(b"\n") else b"")
         else:
@@ -80,6 +93,14 @@ def _request(line: bytes) -> dict[str, Any] | None:
 
 def _lacks_model(body: object) -> bool:
     return isinstance(body, dict) and body.get("model") is None
+
+
+def _differs(body: object, model: str) -> bool:
+    """A model that is no text is the router's to judge."""
+    if not isinstance(body, dict):
+        return False
+    named = body.get("model")
+    return named is None or (isinstance(named, str) and named != model)
 
 
 def _note(seen: dict[str, int], value: object, number: int) -> None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import socket
+import tomllib
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import pytest
 
 from libs.testing.rpc import free_port
 from services.cli.main import main
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)
@@ -115,10 +120,44 @@ def test_nobody_answers_at_the_url(impala: Impala) -> None:
     assert_one_sentence(said, 1, f"Nothing answers at {url}", "impala up", "--url")
 
 
-def test_a_url_that_is_none(impala: Impala) -> None:
-    said = impala("jobs", "list", "--url", "localhost")
-    assert_one_sentence(said, 1, "localhost")
-    assert ".." not in said.err
+@pytest.mark.parametrize(
+    ("url", "part"),
+    [
+        ("localhost", "as http://localhost."),
+        ("127.0.0.1:8080", "as http://127.0.0.1:8080."),
+        ("grpc://localhost:7070", "as http://localhost:7070."),
+        ("http://", "as http://127.0.0.1:8080."),
+        ("http://localhost:eighty", "is no URL: Invalid port"),
+    ],
+)
+def test_a_url_that_is_none(impala: Impala, requests: Path, url: str, part: str) -> None:
+    for command in (["jobs", "list"], ["run", requests, "-o", requests.with_name("out.jsonl")]):
+        assert_one_sentence(impala(*command, "--url", url), 2, repr(url), part)
+
+
+@pytest.mark.parametrize("end", ["/", "/v1", "/v1/"])
+def test_a_url_as_other_clients_have_it(impala: Impala, end: str) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    said = impala("jobs", "list", "--url", url + end)
+    assert_one_sentence(said, 1, f"Nothing answers at {url}:")
+
+
+def test_a_url_that_leads_to_grpc(impala: Impala, requests: Path) -> None:
+    server = grpc.server(ThreadPoolExecutor(1))
+    url = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    try:
+        for command in (["jobs", "list"], ["files", "upload", requests]):
+            said = impala(*command, "--url", url)
+            assert_one_sentence(said, 1, url, "not a gRPC one", "impala ps")
+    finally:
+        server.stop(None).wait()
+
+
+def test_the_version(impala: Impala) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    said = impala("--version")
+    assert (said.code, said.out) == (0, f"impala {project['version']}\n")
 
 
 def test_an_unreachable_etcd(impala: Impala) -> None:
@@ -184,16 +223,54 @@ def test_run_with_lines_that_name_no_model(impala: Impala, tmp_path: Path) -> No
     path.write_text('{"custom_id": "a", "body": {"messages": []}}\n')
     said = impala("run", path, "-o", output, "--model", "mine")
     assert_one_sentence(said, 2, "Line 1 names no model", "--substitute-model", "'mine'")
-    assert_one_sentence(impala("run", path, "-o", output), 2, "--model and --substitute-model")
+    assert_one_sentence(impala("run", path, "-o", output), 2, "--substitute-model and --model")
 
 
-@pytest.mark.parametrize("flags", [["--precision", "int8"], ["--model", "x", "--substitute-model"]])
-def test_run_on_a_url_takes_what_is_served_there(
-    impala: Impala, requests: Path, tmp_path: Path, flags: list[str]
+def test_run_on_a_url_takes_the_precision_that_is_served_there(
+    impala: Impala, requests: Path, tmp_path: Path
 ) -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    said = impala("run", requests, "-o", tmp_path / "out.jsonl", "--url", url, *flags)
-    assert_one_sentence(said, 2, flags[-1] if "--model" in flags else flags[0], url, "--url")
+    flags = ["--url", url, "--precision", "int8"]
+    said = impala("run", requests, "-o", tmp_path / "out.jsonl", *flags)
+    assert_one_sentence(said, 2, "--precision", url, "--url")
+
+
+def test_run_that_is_to_substitute_a_model_must_name_it(
+    impala: Impala, requests: Path, tmp_path: Path
+) -> None:
+    command = ["run", requests, "-o", tmp_path / "out.jsonl", "--substitute-model"]
+    needs = "--substitute-model needs --model: "
+    assert_one_sentence(impala(*command), 2, needs, "--model smollm2-135m", ".gguf", "hub id")
+    url = f"http://127.0.0.1:{free_port()}"
+    assert_one_sentence(impala(*command, "--url", url), 2, needs, f"{url}/v1/models")
+
+
+@pytest.mark.parametrize("link", [None, Path.symlink_to, Path.hardlink_to])
+def test_run_does_not_write_onto_its_input(
+    impala: Impala, requests: Path, link: Callable[[Path, Path], None] | None
+) -> None:
+    output, before = requests, requests.read_text()
+    if link is not None:
+        output = requests.with_name("link.jsonl")
+        link(output, requests)
+    said = impala("run", requests, "-o", output, "--force")
+    assert_one_sentence(said, 2, f"{output} is the input {requests}", "--output")
+    assert requests.read_text() == before
+
+
+def test_run_does_not_write_failed_lines_onto_its_input(impala: Impala, tmp_path: Path) -> None:
+    path = tmp_path / "out.errors.jsonl"
+    path.write_text(request())
+    said = impala("run", path, "-o", tmp_path / "out.jsonl", "--force")
+    assert_one_sentence(said, 2, f"{path} is the input")
+
+
+def test_lines_with_a_whole_url(impala: Impala, tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_text(request().replace('"/v1/', '"https://api.openai.com/v1/'))
+    for command in (["run", path, "-o", tmp_path / "out.jsonl"], ["batch", "submit", path]):
+        said = impala(*command)
+        assert_one_sentence(said, 2, "Line 1 has the 'url' 'https://", "/v1/chat/completions")
 
 
 def test_run_with_a_job_of_nothing_that_runs(

@@ -10,7 +10,9 @@ def test_while_nothing_was_generated_there_is_a_time_and_no_rate() -> None:
     meter = Meter()
     meter.observe(0.0, completed=0, failed=0, total=16, tokens=0, cost=0.0)
     waiting = meter.observe(7.0, completed=0, failed=0, total=16, tokens=0, cost=0.0)
-    assert describe(waiting, "in_progress") == "7.0 s so far"
+    prompts = "no line has ended yet: prompts are computed first"
+    assert describe(waiting, "in_progress") == f"7.0 s so far  {prompts}"
+    assert describe(waiting, "cancelling") == "7.0 s so far"
     going = meter.observe(10.0, completed=8, failed=1, total=16, tokens=50, cost=0.25)
     assert describe(going, "in_progress") == "1 failed  5.0 tokens/s  $0.2500  7.8 s to go"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from services.cli.core.input_check import named, summarize
+from services.cli.core.input_check import foreign_endpoint, renamed, summarize
 
 
 def line(model: object = "m", url: object = "/v1/chat/completions") -> bytes:
@@ -42,10 +42,18 @@ def test_the_first_line_without_a_model_is_noted() -> None:
     assert summarize([line("a"), b'{"body": []}\n', line(7)]).unnamed == 0
 
 
-def test_a_model_is_filled_in_where_there_is_none_and_nowhere_else() -> None:
-    kept = [line("a"), b"\n", b"{not json\n", line(7), b'{"body":  []}\n']
-    bare = [b'\xef\xbb\xbf{"body": {"n": 1}}\n', *kept, b'{"body": {}}']
-    filled = list(named(bare, "m"))
+def test_a_model_is_filled_in_where_there_is_none_or_another_and_nowhere_else() -> None:
+    kept = [line("m"), b"\n", b"{not json\n", line(7), b'{"body":  []}\n']
+    bare = [b'\xef\xbb\xbf{"body": {"n": 1}}\n', *kept, b'{"body": {"model": "a"}}']
+    filled = list(renamed(bare, "m"))
     assert filled[1:-1] == kept
     assert filled[0] == b'{"body":{"n":1,"model":"m"}}\n'
     assert filled[-1] == b'{"body":{"model":"m"}}'
+
+
+def test_an_endpoint_that_no_batch_has_is_named_with_its_line() -> None:
+    full = "https://api.openai.com/v1/chat/completions"
+    said = foreign_endpoint(summarize([b"\n", line(url=full)]))
+    assert said.startswith(f"Line 2 has the 'url' '{full}', which must be one of ")
+    assert foreign_endpoint(summarize([line(), line(url=full)])) == ""
+    assert foreign_endpoint(summarize([line(url=None)])) == ""

@@ -1,0 +1,3 @@
+"""What `impala --version` says; `pyproject.toml` says the same."""
+
+VERSION = "0.1.0"
