@@ -14,7 +14,7 @@ import pytest
 from services.cli.state_dir import state_home
 from services.cli.tests.eventually import soon
 from tests.e2e.batches import chat_line
-from tests.e2e.stack import IMPALA, MODEL, Stack, environment, impala
+from tests.e2e.stack import IMPALA, Stack, environment, impala
 
 DEMO = "smollm2-135m"
 
