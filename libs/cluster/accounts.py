@@ -3,23 +3,30 @@
 A key is shown once, when it is made, and is stored nowhere: etcd holds its SHA-256 only. (A slow
 password hash would protect a guessable secret; these have at least 128 random bits.) A key is
 looked up by its hash, so the time of a lookup tells nothing about keys that exist.
+
+An account's name is 1 to 64 of `A-Z a-z 0-9 . _ -`, the first a letter or a digit: it is shown in
+tables and logs and is a folder of the object store. Accounts that older versions made under other
+names stay, and may have new keys.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
 from libs.cluster import keys
 from libs.cluster.client import EtcdClient
-from libs.cluster.errors import RecordExists
-from libs.cluster.record import Json, Record, RecordCodec
+from libs.cluster.errors import BadAccountName, RecordExists
+from libs.cluster.record import Json, RecordCodec
 from libs.cluster.records import RecordStore
 
 KEY_PREFIX = "imp-"
 LEAST_TOKEN_BYTES = 16
+_ACCOUNT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +58,8 @@ async def create_key(
     client: EtcdClient, account: str, name: str, *, token_bytes: bytes, now: int
 ) -> str:
     """Makes a key for the account (made too if it is new) and returns the key itself, which cannot
-    be had again. `token_bytes` are random, at least 16; `now` is in Unix seconds."""
+    be had again. `token_bytes` are random, at least 16; `now` is in Unix seconds. BadAccountName
+    if no new account may be called that."""
     if len(token_bytes) < LEAST_TOKEN_BYTES:
         raise ValueError(f"an API key needs at least {LEAST_TOKEN_BYTES} random bytes")
     await _ensure_account(client, account, now)
@@ -127,12 +135,24 @@ class AccountsView:
         return await self._view.changed(seen)
 
 
-async def _ensure_account(client: EtcdClient, account: str, now: int) -> Record[Account] | None:
+async def _ensure_account(client: EtcdClient, account: str, now: int) -> None:
     store = _accounts(client)
+    if not _ACCOUNT_NAME.fullmatch(account):
+        if _may_exist(account) and await store.get(account):
+            return
+        raise BadAccountName(
+            f"{account[:100]!r} cannot be an account's name: at most 64 letters (a-z, A-Z), "
+            "digits, dots, underscores and hyphens, the first a letter or a digit."
+        )
+    with contextlib.suppress(RecordExists):
+        await store.create(account, Account(account, now))
+
+
+def _may_exist(account: str) -> bool:
     try:
-        return await store.create(keys.checked(account), Account(account, now))
-    except RecordExists:
-        return None
+        return bool(keys.checked(account))
+    except ValueError:
+        return False
 
 
 def _accounts(client: EtcdClient) -> RecordStore[Account]:

@@ -11,6 +11,7 @@ should do about it.
     ├── CompareFailed       (Aborted)             a condition did not hold; nothing was changed
     │   └── GuardFailed                           the writer's leadership has ended
     ├── RecordExists        (AlreadyExists)       create of an id that is taken
+    ├── BadAccountName      (InvalidArgument)     no new account may be called that
     ├── RecordMissing       (NotFound)            update or cursor of an id that is not there
     └── RecordUnreadable    (DataLoss)            no record that this version can read
 """
@@ -26,6 +27,7 @@ from libs.errors import (
     DeadlineExceeded,
     FailedPrecondition,
     ImpalaError,
+    InvalidArgument,
     NotFound,
     PermissionDenied,
     Unavailable,
@@ -81,6 +83,10 @@ class GuardFailed(CompareFailed):
 
 class RecordExists(ClusterError, AlreadyExists):
     REASON = "RECORD_EXISTS"
+
+
+class BadAccountName(ClusterError, InvalidArgument):
+    REASON = "BAD_ACCOUNT_NAME"
 
 
 class RecordMissing(ClusterError, NotFound):

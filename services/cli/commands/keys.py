@@ -11,7 +11,7 @@ import typer
 
 from libs.cluster.accounts import ApiKey, create_key, list_keys, revoke_key
 from libs.cluster.client import EtcdClient
-from libs.cluster.keys import checked
+from libs.cluster.errors import BadAccountName
 from services.cli import options
 from services.cli.cluster import with_etcd
 from services.cli.errors import CliError, Usage
@@ -25,7 +25,13 @@ SHOWN = 12
 
 @app.command()
 def create(
-    account: Annotated[str, typer.Option(help="Whose key; the account is made if it is new.")],
+    account: Annotated[
+        str,
+        typer.Option(
+            help="Whose key; the account is made if it is new. A name is at most 64 letters, "
+            "digits, dots, underscores and hyphens."
+        ),
+    ],
     name: Annotated[str, typer.Option(help="For people.")] = "",
     as_json: options.AsJson = False,
     etcd: options.Etcd = "",
@@ -35,16 +41,13 @@ def create(
     state: options.State = None,
 ) -> int:
     """Make a key and print it: it is stored nowhere and shown this once."""
-    _check_account(account)
 
     async def work(client: EtcdClient) -> str:
-        return await create_key(
-            client,
-            account,
-            name,
-            token_bytes=secrets.token_bytes(TOKEN_BYTES),
-            now=int(time.time()),
-        )
+        token, now = secrets.token_bytes(TOKEN_BYTES), int(time.time())
+        try:
+            return await create_key(client, account, name, token_bytes=token, now=now)
+        except BadAccountName as error:
+            raise Usage(f"--account {error.message}") from error
 
     key = with_etcd(options.etcd_of(etcd, state, etcd_ca, etcd_cert, etcd_key), work)
     if as_json:
@@ -98,16 +101,6 @@ def revoke(
     key = with_etcd(options.etcd_of(etcd, state, etcd_ca, etcd_cert, etcd_key), work)
     say(f"The key ...{key.hint} of {key.account} is revoked")
     return 0
-
-
-def _check_account(account: str) -> None:
-    try:
-        checked(account)
-    except ValueError as error:
-        raise Usage(
-            f"--account {account!r} cannot be an account's name: it must not be empty, nor hold a "
-            "slash or an unprintable character."
-        ) from error
 
 
 def _row(key: ApiKey) -> tuple[object, ...]:
