@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -34,6 +35,13 @@ def router_url(text: str) -> str:
             f"as http://{shown or '127.0.0.1:8080'}."
         )
     return text.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def finite(value: float | None) -> float | None:
+    """For every option that takes a float: its parser takes "inf" and "nan", JSON does not."""
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is no finite number")
+    return value
 
 
 State = Annotated[

@@ -19,7 +19,12 @@ def create(
     name: Annotated[str, typer.Option(help="For people.")] = "",
     price: Annotated[
         float | None,
-        typer.Option("--price-per-engine-hour", help="USD; else the router's default.", min=0),
+        typer.Option(
+            "--price-per-engine-hour",
+            help="USD; else the router's default.",
+            min=0,
+            callback=options.finite,
+        ),
     ] = None,
     as_json: options.AsJson = False,
     url: options.Url = "",
