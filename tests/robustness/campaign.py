@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 from uuid import uuid4
 
 from libs.testing.waiting import eventually
@@ -61,10 +62,12 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A batch to be run, and the answers it must give."""
+    """A batch to be run, and the answers it must give. cancel_at: share of its lines that are
+    recorded when a cancel is asked for."""
 
     work: Work
     answers: dict[str, str | None]
+    cancel_at: float | None = None
 
 
 MakeTasks = Callable[[random.Random], Sequence[Task]]
@@ -134,7 +137,11 @@ class Campaign:
         except TimeoutError:
             await recorder.note(Unclear(time.monotonic(), "POST /v1/batches", "never"))
             return
-        await self._patiently(recorder.watch(batch))
+        if task.cancel_at is None:
+            await self._patiently(recorder.watch(batch))
+        else:
+            cancel = recorder.cancel(batch, task.cancel_at)
+            await self._patiently(_both(recorder.watch(batch), cancel))
 
     # ---- faults
 
@@ -217,6 +224,12 @@ def resume_s(history: History, at: float) -> float | None:
         if event.at > at and (count > before or event.status in TERMINAL):
             return event.at - at
     return None
+
+
+async def _both(*asking: Coroutine[Any, Any, None]) -> None:
+    async with asyncio.TaskGroup() as group:
+        for each in asking:
+            group.create_task(each)
 
 
 def _recorded(recorder: Recorder, wanted: float, lines: int) -> bool:

@@ -87,11 +87,12 @@ Event = Created | Polled | Read | Delivered | Unclear | Injected
 @dataclass(frozen=True, slots=True)
 class Expected:
     """What a batch must come to. answers: custom_id -> the text answered, None for a line that must
-    end as an error. within_s: from the promise to the end."""
+    end as an error. within_s: from the promise to the end. cancelled: a cancel was asked for; it
+    may have come too late, and lines without an answer may end as cancelled."""
 
     answers: Mapping[str, str | None]
     within_s: float
-    status: str = "completed"
+    cancelled: bool = False
 
 
 @dataclass(slots=True)

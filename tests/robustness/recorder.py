@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import grpc
@@ -31,8 +32,9 @@ from tests.robustness.work import ENDPOINT
 T = TypeVar("T")
 
 POLL_S = 0.1
-ANSWER_WITHIN_S = 8.0
-"""Of one call; a paused router answers nothing."""
+ANSWER_WITHIN_S = 3.0
+LOOK_WITHIN_S = 1.0
+"""Of one call; a paused router answers nothing, and the other one is asked."""
 RETRY_S = 0.1
 TRY_AGAIN = frozenset({429, 502, 503, 504})
 
@@ -131,9 +133,18 @@ class Recorder:
         await self.note(Delivered(time.monotonic(), batch, tuple(lines), usage))
         await self.look(batch)
 
+    async def cancel(self, batch: str, progress: float) -> None:
+        """Asks for it once that share of the batch's lines is recorded; it may have ended."""
+        expected = self.history.expected[batch]
+        wanted = progress * len(expected.answers)
+        await self.until(lambda: self._counts[batch][0] >= wanted or not self.at_work)
+        # An answer that is lost may be that of a cancel which took effect.
+        self.history.expected[batch] = replace(expected, cancelled=True)
+        await self._send("POST", f"/v1/batches/{batch}/cancel", also=(409,))
+
     async def look(self, batch: str) -> dict[str, Any]:
         """The batch object, written down."""
-        shown = await self._ask("GET", f"/v1/batches/{batch}")
+        shown = await self._ask("GET", f"/v1/batches/{batch}", timeout=LOOK_WITHIN_S)
         counts = shown["request_counts"]
         total, completed, failed = counts["total"], counts["completed"], counts["failed"]
         self._counts[batch] = (completed + failed, shown["status"])
@@ -162,7 +173,7 @@ class Recorder:
             stub = router_pb2_grpc.BatchesStub(self._next(self._channels))
             request = router_pb2.ResultsRequest(batch_id=batch, after=after)
             try:
-                async for line in stream(stub.Results, request, timeout_s=ANSWER_WITHIN_S):
+                async for line in stream(stub.Results, request, timeout_s=LOOK_WITHIN_S):
                     lines.append(Line(line.line_json, line.is_error))
                 whole = True
             except ImpalaError:
@@ -180,15 +191,18 @@ class Recorder:
         answer: dict[str, Any] = (await self._send(method, path, **request)).json()
         return answer
 
-    async def _send(self, method: str, path: str, **request: Any) -> httpx.Response:
-        """Asks one router after the other until one answers; for ever, so give it a deadline."""
+    async def _send(
+        self, method: str, path: str, *, also: Collection[int] = (), **request: Any
+    ) -> httpx.Response:
+        """Asks one router after the other until one answers well, or with a status of `also`; for
+        ever, so give it a deadline."""
         while True:
             try:
                 response = await self._next(self._http).request(method, path, **request)
             except httpx.TransportError:
                 await asyncio.sleep(RETRY_S)
                 continue
-            if response.is_success:
+            if response.is_success or response.status_code in also:
                 return response
             if response.status_code not in TRY_AGAIN:
                 answer = f"{response.status_code} {response.text[:300]}"

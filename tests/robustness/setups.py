@@ -17,6 +17,7 @@ from tests.robustness.work import REFUSED, Script, Work, make_work
 
 BATCHES = 2
 """Of a round, at the same time: with the same custom_ids and other prompts."""
+CANCELLED_SHARE = 0.1
 FAKE_LINES, FAKE_TOKENS = 24, 32
 DEMO_LINES, DEMO_TOKENS = 10, 24
 
@@ -43,7 +44,11 @@ def scripted(script: Script) -> MakeTasks:
 
     def make(rng: random.Random) -> list[Task]:
         works = [make_work(rng, FAKE_LINES, FAKE_TOKENS) for _ in range(BATCHES)]
-        return [Task(work, script.answers(work)) for work in works]
+        cancels = [rng.random() if rng.random() < CANCELLED_SHARE else None for _ in works]
+        return [
+            Task(work, script.answers(work), cancel_at)
+            for work, cancel_at in zip(works, cancels, strict=True)
+        ]
 
     return make
 

@@ -37,8 +37,8 @@ def output(name: str, text: str) -> Line:
     return Line(json.dumps({"custom_id": name, "response": {"body": body}}), is_error=False)
 
 
-def error(name: str) -> Line:
-    return Line(json.dumps({"custom_id": name, "error": {"code": "x"}}), is_error=True)
+def error(name: str, code: str = "x") -> Line:
+    return Line(json.dumps({"custom_id": name, "error": {"code": code}}), is_error=True)
 
 
 USAGE = Usage(20, 8, 4)
@@ -177,6 +177,27 @@ WRONG: dict[str, tuple[Callable[[], list[Event]], Broken]] = {
 def test_it_finds(name: str) -> None:
     make, rule = WRONG[name]
     assert rule in rules(make())
+
+
+def cancelled_history(last: Line) -> list[Event]:
+    return [
+        Created(0.0, BATCH),
+        polled(0.5, "in_progress", 1, 1),
+        Read(0.5, BATCH, 0, (BAD, RED)),
+        polled(0.6, "cancelling", 1, 1),
+        polled(0.9, "cancelled", 1, 2),
+        Delivered(1.0, BATCH, (RED, BAD, last), Usage(10, 4, 2)),
+    ]
+
+
+def test_a_cancelled_batch_keeps_its_lines_and_ends_the_others_as_cancelled() -> None:
+    asked = {BATCH: Expected(ANSWERS, within_s=10.0, cancelled=True)}
+    rest = error("b", "batch_cancelled")
+    assert check(History(cancelled_history(rest), asked, 1.2)) == []
+    (found,) = check(History(cancelled_history(error("b")), asked, 1.2))
+    assert found.rule is Broken.FAILED
+    # Nobody asked for it.
+    assert {Broken.STATE, Broken.FAILED} <= rules(cancelled_history(rest))
 
 
 def test_a_read_that_breaks_off_may_be_short() -> None:
