@@ -50,14 +50,14 @@ class Report:
     lines: int = 0
     missed: int = 0
     """Faults whose batches had ended before; not counted."""
-    undisturbed: list[Violation] = field(default_factory=list)
-    """Violations of rounds in which nothing was injected."""
+    undisturbed: list[tuple[int, Violation]] = field(default_factory=list)
+    """Violations of rounds in which nothing was injected, with the round."""
 
     @property
     def violations(self) -> list[tuple[int, Violation]]:
-        """With the round; 0 for one without a fault."""
-        found = [(0, violation) for violation in self.undisturbed]
-        return found + [(i.round, v) for i in self.injections for v in i.violations]
+        """With the round."""
+        found = [(each.round, v) for each in self.injections for v in each.violations]
+        return [*self.undisturbed, *found]
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,8 +209,11 @@ class Campaign:
         injected = [event for event in history.events if isinstance(event, Injected)]
         found = [Injection(self._round, e.fault, resume_s(history, e.at)) for e in injected]
         report.injections += found
-        # The last fault before the round's end is the nearest suspect; all of them are told.
-        (found[-1].violations if found else report.undisturbed).extend(violations)
+        if found:
+            # The last fault before the round's end is the nearest suspect; all of them are told.
+            found[-1].violations.extend(violations)
+        else:
+            report.undisturbed += [(self._round, violation) for violation in violations]
 
 
 def resume_s(history: History, at: float) -> float | None:
