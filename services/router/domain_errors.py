@@ -11,6 +11,8 @@ libs.errors.AlreadyExists
 libs.errors.Unavailable
   NoServer         no live server of the model
   ServerLost       the server that ran the step broke, or the way to it did
+libs.errors.DataLoss
+  ResultsLost      recorded lines of a run cannot be read
 """
 
 from __future__ import annotations
@@ -97,3 +99,15 @@ class ServerLost(errors.Unavailable):
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.retry_after_s,), dict(self.__dict__)
+
+
+class ResultsLost(errors.DataLoss):
+    def __init__(self) -> None:
+        message = (
+            "A part of the run's recorded results is lost or damaged; what the batch's output file "
+            "has at its end is all there is."
+        )
+        super().__init__(message, "RESULTS_LOST")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), ()

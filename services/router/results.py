@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator
 from typing import NamedTuple
 
+import msgspec
+
 from libs.clock import Clock
-from libs.objects import ObjectStore
+from libs.objects import ObjectNotFound, ObjectStore
 from libs.records.batch import TERMINAL
-from libs.records.segment import decode_segment
+from libs.records.segment import SegmentLine, decode_segment
 from services.router.batches import Batches
+from services.router.domain_errors import ResultsLost
+
+log = logging.getLogger(__name__)
 
 POLL_S = 0.5
 
@@ -31,7 +37,8 @@ class Results:
     ) -> AsyncGenerator[Line, None]:
         """Lines in the order they were recorded, without the first `after`.
 
-        With `follow` it goes on until the batch has ended. Memory is one segment.
+        With `follow` it goes on until the batch has ended. Memory is one segment. Raises
+        ResultsLost at a segment that cannot be read.
         """
         skip, seen = after, 0
         while True:
@@ -42,10 +49,16 @@ class Results:
                 if skip >= segment.lines:
                     skip -= segment.lines
                     continue
-                data = await self._objects.get(segment.object)
-                for line in list(decode_segment(data))[skip:]:
+                for line in (await self._segment(segment.object))[skip:]:
                     yield Line(bytes(line.record), line.kind == "error")
                 skip = 0
             if not follow or state.record.status in TERMINAL:
                 return
             await self._clock.sleep(POLL_S)
+
+    async def _segment(self, key: str) -> list[SegmentLine]:
+        try:
+            return list(decode_segment(await self._objects.get(key)))
+        except (ObjectNotFound, msgspec.MsgspecError) as error:
+            log.error("a segment cannot be read", extra={"object": key, "why": str(error)})
+            raise ResultsLost from error

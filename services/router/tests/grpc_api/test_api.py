@@ -125,6 +125,31 @@ async def test_a_job_that_could_not_be_read_again_is_not_made(
     assert not (await stage.client.list(keys.JOBS)).entries
 
 
+@pytest.mark.parametrize("data", [None, b'{"line":1,"kind":"output"'])
+async def test_results_that_cannot_be_read_end_in_a_sentence_without_an_object(
+    stage: Stage, channel: grpc.aio.Channel, data: bytes | None
+) -> None:
+    file = await stage.openai().files.create(file=b"{}\n", purpose="batch")
+    stub = router_pb2_grpc.BatchesStub(channel)
+    batch = await stub.CreateBatch(
+        router_pb2.CreateBatchRequest(
+            input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
+        )
+    )
+    entry = await stage.client.get(keys.batch("local", batch.id))
+    assert entry is not None
+    record = msgspec.json.decode(entry.value, type=BatchRecord)
+    name = keys.segment_object(record.run_id, 7, 1)
+    if data is not None:
+        await stage.objects.put(name, data)
+    await put_run(stage, record, [SegmentRef(object=name, lines=1, bytes=25)])
+    with pytest.raises(grpc.aio.AioRpcError) as ended:
+        [line async for line in stub.Results(router_pb2.ResultsRequest(batch_id=batch.id))]
+    assert ended.value.code() == grpc.StatusCode.DATA_LOSS
+    said = ended.value.details() or ""
+    assert "recorded results" in said and record.run_id not in said
+
+
 async def test_files_go_in_and_out_in_chunks(channel: grpc.aio.Channel) -> None:
     stub = router_pb2_grpc.FilesStub(channel)
     content = bytes(range(1, 128)) * 30_000
