@@ -43,6 +43,16 @@ class Access:
             raise Unauthenticated("The API key provided is not valid.", "INVALID_API_KEY")
         return record.account
 
+    def owner(self, authorization: str | None, api_key: str | None, peer: str) -> str:
+        """Whose share of the memory a request takes: its account's, or where there is none its
+        peer's, an address."""
+        if self._keys is not None:
+            try:
+                return f"account {self.account(authorization, api_key)}"
+            except Unauthenticated:
+                pass
+        return f"peer {peer}"
+
 
 def _bearer(authorization: str | None) -> str:
     scheme, _, rest = (authorization or "").partition(" ")

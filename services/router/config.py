@@ -46,7 +46,8 @@ class RouterConfig(ServiceConfig):
     )
     max_request_bytes: int = setting(
         256 << 20,
-        "Bytes of requests held at once; what comes beyond is told to come again (503).",
+        "Bytes of requests held at once, by one account half of that; what comes beyond is told to "
+        "come again (503).",
         minimum=8 << 20,
     )
     max_batch_bytes: int = setting(200_000_000, "Largest batch input file.", minimum=1)

@@ -56,9 +56,10 @@ class Files:
         self._max_batch_bytes = max_batch_bytes
         self._max_bytes = max_bytes
 
-    async def begin(self, account: str) -> Upload:
-        """A new upload, to be used with `async with`. Raises TooManyBytes."""
-        hold = self._request_bytes.hold()
+    async def begin(self, account: str, owner: str) -> Upload:
+        """A new upload, to be used with `async with`, of whose bytes `owner`'s share is taken.
+        Raises TooManyBytes."""
+        hold = self._request_bytes.hold(owner)
         hold.at_least(UPLOAD_BYTES)
         try:
             file_id = self._maker.file_id()

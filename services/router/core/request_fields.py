@@ -57,8 +57,8 @@ _BOTH_USED = frozenset(
 )
 CHAT_USED = _BOTH_USED | {"messages", "tools", "tool_choice", "top_logprobs"}
 COMPLETION_USED = _BOTH_USED | {"prompt", "best_of"}
-_CHAT_ONLY = {name: "/v1/chat/completions" for name in CHAT_USED - COMPLETION_USED}
-_COMPLETION_ONLY = {name: "/v1/completions" for name in COMPLETION_USED - CHAT_USED}
+_CHAT_ONLY = dict.fromkeys(CHAT_USED - COMPLETION_USED, "/v1/chat/completions")
+_COMPLETION_ONLY = dict.fromkeys(COMPLETION_USED - CHAT_USED, "/v1/completions")
 
 
 def _flag(name: str, value: Any) -> object:

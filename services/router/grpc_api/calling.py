@@ -32,6 +32,14 @@ def account_of(parts: Parts, context: Context) -> str:
     return parts.access.account(metadata.get("authorization"), metadata.get("x-api-key"))
 
 
+def owner_of(parts: Parts, context: Context) -> str:
+    """Whose share of the process's memory the call takes."""
+    metadata = metadata_of(context)
+    # "ipv4:127.0.0.1:50000": the port is another at each connection.
+    host = context.peer().rpartition(":")[0]
+    return parts.access.owner(metadata.get("authorization"), metadata.get("x-api-key"), host)
+
+
 @contextlib.contextmanager
 def as_status() -> Iterator[None]:
     """The router's errors as the tree that `libs.rpc` maps to statuses."""

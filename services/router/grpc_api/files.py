@@ -8,10 +8,10 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from impala.router.v1 import router_pb2, router_pb2_grpc
 from libs.errors import DeadlineExceeded, InvalidArgument
 from services.router.files import check_expiry_s
-from services.router.grpc_api.calling import Context, account_of, as_status, page_limit
+from services.router.grpc_api.calling import Context, account_of, as_status, owner_of, page_limit
 from services.router.grpc_api.messages import file_message, page_info
 from services.router.parts import Parts
-from services.router.timely import IDLE_S, timely
+from services.router.timely import PACE, timely
 
 
 class FilesApi(router_pb2_grpc.FilesServicer):
@@ -29,12 +29,13 @@ class FilesApi(router_pb2_grpc.FilesServicer):
             start = first.start
             expires = check_expiry_s("start.expires_after_s", start.expires_after_s)
             self._parts.files.check_purpose(start.purpose)
-            too_slow = DeadlineExceeded(
-                f"Nothing of the file came for {IDLE_S:g} seconds.", "UPLOAD_IDLE"
-            )
-            async with await self._parts.files.begin(account) as upload:
-                async for message in timely(request_iterator, too_slow):
-                    await upload.write(message.chunk)
+            too_slow = DeadlineExceeded(f"The file came too slowly: {PACE}.", "UPLOAD_SLOW")
+            async with await self._parts.files.begin(
+                account, owner_of(self._parts, context)
+            ) as upload:
+                chunks = (message.chunk async for message in request_iterator)
+                async for chunk in timely(chunks, too_slow):
+                    await upload.write(chunk)
                 return file_message(
                     await upload.finish(start.filename or "upload", start.purpose, expires)
                 )

@@ -12,7 +12,7 @@ from impala.router.v1 import router_pb2, router_pb2_grpc
 from libs.errors import InvalidArgument
 from libs.rpc import remaining
 from services.router.call import Call
-from services.router.grpc_api.calling import Context, account_of, as_status
+from services.router.grpc_api.calling import Context, account_of, as_status, owner_of
 from services.router.http.completions import trace_of
 from services.router.identity import Maker
 from services.router.parts import Parts
@@ -27,7 +27,7 @@ class InferenceApi(router_pb2_grpc.InferenceServicer):
     async def Complete(
         self, request: router_pb2.CompleteRequest, context: Context
     ) -> router_pb2.CompleteResponse:
-        with as_status(), self._hold(request):
+        with as_status(), self._hold(request, context):
             call = self._call(request, context, stream=False)
             prepared = await self._parts.completions.prepare(call)
             reply = await self._parts.completions.complete(prepared)
@@ -38,7 +38,7 @@ class InferenceApi(router_pb2_grpc.InferenceServicer):
     async def StreamComplete(
         self, request: router_pb2.CompleteRequest, context: Context
     ) -> AsyncGenerator[router_pb2.CompleteChunk, None]:
-        with as_status(), self._hold(request):
+        with as_status(), self._hold(request, context):
             call = self._call(request, context, stream=True)
             prepared = await self._parts.completions.prepare(call)
             request_id = call.request_id
@@ -71,9 +71,9 @@ class InferenceApi(router_pb2_grpc.InferenceServicer):
         )
 
     @contextlib.contextmanager
-    def _hold(self, request: router_pb2.CompleteRequest) -> Iterator[None]:
+    def _hold(self, request: router_pb2.CompleteRequest, context: Context) -> Iterator[None]:
         """The message is here already; beyond the budget nothing more is made of it."""
-        with self._parts.request_bytes.hold() as hold:
+        with self._parts.request_bytes.hold(owner_of(self._parts, context)) as hold:
             hold.take(len(request.body_json))
             yield
 

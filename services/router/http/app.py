@@ -50,4 +50,4 @@ def http_app(
         },
     )
     app.router.redirect_slashes = False
-    return HeldBytes(RequestIds(app, maker), parts.request_bytes)
+    return HeldBytes(RequestIds(app, maker), parts.request_bytes, parts.access)

@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from services.router.core.errors import BadRequest, RequestError
 from services.router.http.held_bytes import hold_of
-from services.router.timely import IDLE_S, timely
+from services.router.timely import PACE, Pace, timely
 
 MAX_BODY_BYTES = 64 << 20
 _MAX_DIGITS = 20
@@ -31,10 +31,8 @@ class BodyTooSlow(RequestError):
 
     status = 408
 
-    def __init__(self, idle_s: float) -> None:
-        super().__init__(
-            f"Nothing of the request's body came for {idle_s:g} seconds.", None, "request_timeout"
-        )
+    def __init__(self, pace: Pace) -> None:
+        super().__init__(f"The request's body came too slowly: {pace}.", None, "request_timeout")
 
 
 async def read_json(request: Request, *, limit: int = MAX_BODY_BYTES) -> dict[str, Any]:
@@ -56,9 +54,9 @@ async def read_json(request: Request, *, limit: int = MAX_BODY_BYTES) -> dict[st
     return body
 
 
-async def read_body(request: Request, limit: int, idle_s: float = IDLE_S) -> bytes:
+async def read_body(request: Request, limit: int, pace: Pace = PACE) -> bytes:
     """Bytes of the body, held for the request. Raises BodyTooLarge or TooManyBytes before more is
-    read than there is room for, and BodyTooSlow where nothing comes for `idle_s` seconds."""
+    read than there is room for, and BodyTooSlow where they come more slowly than `pace`."""
     hold = hold_of(request.scope)
     limit = min(limit, hold.limit)
     declared = request.headers.get("content-length", "")
@@ -69,7 +67,7 @@ async def read_body(request: Request, limit: int, idle_s: float = IDLE_S) -> byt
             raise BodyTooLarge(limit)
         hold.check(size)
     body = bytearray()
-    async for chunk in timely(request.stream(), BodyTooSlow(idle_s), idle_s):
+    async for chunk in timely(request.stream(), BodyTooSlow(pace), pace):
         if len(body) + len(chunk) > limit:
             raise BodyTooLarge(limit)
         hold.take(len(chunk))

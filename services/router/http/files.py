@@ -17,9 +17,10 @@ from services.router.core.request_fields import unknown
 from services.router.files import Upload, form_expiry
 from services.router.http.auth import account_of
 from services.router.http.body import BodyTooSlow
+from services.router.http.held_bytes import hold_of
 from services.router.http.multipart import FieldPart, FileChunk, FileStart, parse_multipart
 from services.router.parts import Parts
-from services.router.timely import IDLE_S, timely
+from services.router.timely import PACE, timely
 from services.router.views import file_view
 
 MAX_PAGE = 10_000
@@ -41,10 +42,10 @@ class FileRoutes:
         ]
 
     async def upload(self, request: Request) -> Response:
-        account = account_of(self._parts, request)
-        body = timely(request.stream(), BodyTooSlow(IDLE_S))
+        account, owner = account_of(self._parts, request), hold_of(request.scope).owner
+        body = timely(request.stream(), BodyTooSlow(PACE))
         try:
-            async with await self._parts.files.begin(account) as upload:
+            async with await self._parts.files.begin(account, owner) as upload:
                 record = await _receive(request.headers.get("content-type", ""), body, upload)
         except BadRequest:
             # The answer is read only by a client that has sent all: take the rest, keep nothing.

@@ -29,6 +29,7 @@ from services.router.tests.conftest import MODEL, Stage
 from services.router.text_model import Prompt, TextModel
 
 LIMIT = 8 << 20
+"""One client's share."""
 CHAT = "/v1/chat/completions"
 ANNOUNCING = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: {LIMIT}\r\n\r\n".encode()
 
@@ -45,10 +46,10 @@ def body(size: int) -> bytes:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def small(bare: Stage) -> Stage:
-    """A router with the least budget."""
+    """A router with a small budget."""
     await bare.add_server()
     await bare.add_scheduler()
-    await bare.add_router(max_request_bytes=LIMIT)
+    await bare.add_router(max_request_bytes=2 * LIMIT)
     return bare
 
 
@@ -76,6 +77,25 @@ async def test_beyond_the_budget_is_503_until_requests_have_ended(small: Stage) 
     assert (await first).status_code == 200
     assert held(small) == 0
     assert (await http.post(CHAT, content=body(LIMIT // 2))).status_code == 200
+
+
+async def test_one_client_leaves_half_of_the_budget_to_the_others(small: Stage) -> None:
+    http = small.http()
+    other = httpx.AsyncClient(
+        base_url=small.router.http_url,
+        timeout=20,
+        transport=httpx.AsyncHTTPTransport(local_address="127.0.0.2"),
+    )
+    small.stack.push_async_callback(other.aclose)
+    small.server.gate = Gate()
+    first = asyncio.create_task(http.post(CHAT, content=body(LIMIT - 4096)))
+    await small.server.wait_until(lambda server: len(server.running) == 1)
+    refused(await http.post(CHAT, content=body(4096)))
+    theirs = asyncio.create_task(other.post(CHAT, content=body(LIMIT - 4096)))
+    await small.server.wait_until(lambda server: len(server.running) == 2)
+    small.server.gate.open()
+    assert [(await each).status_code for each in (first, theirs)] == [200, 200]
+    assert held(small) == 0
 
 
 async def test_a_body_of_unknown_length_is_refused_while_it_comes(small: Stage) -> None:
