@@ -324,7 +324,11 @@ def test_failed_lines_are_pointed_to_and_so_is_that_there_are_none(
 ) -> None:
     source = tmp_path / "bad.jsonl"
     source.write_text(chat_line("bad", "Hi", temperature=9))
-    bad = stack.impala("batch", "submit", source, "--wait", "--json").json["id"]
+    submitted = stack.impala("batch", "submit", source, "--wait")
+    assert submitted.code == 3
+    assert "1 line failed: " in submitted.err
+    bad = stack.impala("batch", "list", "--limit", "1", "--json").json[0]["id"]
+    assert f" batch results {bad} --errors'" in submitted.err
     status = stack.impala("batch", "status", bad)
     assert status.code == 0
     assert "1 line failed: " in status.err

@@ -63,6 +63,7 @@ def submit(
         print_json(batch)
     elif wait:
         pairs("", batch_rows(batch, None))
+        _say_failed_lines(batch)
     else:
         print(batch["id"])
         say(
