@@ -17,14 +17,32 @@ class SegmentLine(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The line of the output or error file: ASCII JSON without a newline."""
     trace: str = ""
     """The trace it named, so that a new leader counts the trace's task once."""
+    began_s: float = 0.0
+    """When the step of an output began, Unix seconds; only beside a trace, whose task lasts from
+    its first step's beginning to its last one's end."""
+    ended_s: float = 0.0
 
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(SegmentLine)
 
 
-def encode_line(line: int, kind: str, record: bytes, trace: str = "") -> bytes:
-    entry = SegmentLine(line=line, kind=kind, record=msgspec.Raw(record), trace=trace)
+def encode_line(
+    line: int,
+    kind: str,
+    record: bytes,
+    trace: str = "",
+    began_s: float = 0.0,
+    ended_s: float = 0.0,
+) -> bytes:
+    entry = SegmentLine(
+        line=line,
+        kind=kind,
+        record=msgspec.Raw(record),
+        trace=trace,
+        began_s=began_s,
+        ended_s=ended_s,
+    )
     return _encoder.encode(entry) + b"\n"
 
 

@@ -37,13 +37,23 @@ class DurationSketch:
         return sum(self._counts.values())
 
     def add(self, seconds: float) -> None:
-        clipped = min(max(seconds, _LOW_S), _HIGH_S)
-        bucket = math.ceil(math.log(clipped / _LOW_S) / _LOG_GAMMA)
-        self._counts[bucket] = self._counts.get(bucket, 0) + 1
+        self._count(_bucket(seconds), 1)
+
+    def remove(self, seconds: float) -> None:
+        """Takes back one `add` of this duration, here or in the sketch that this one is merged
+        into: until then it is a difference, and has no quantiles."""
+        self._count(_bucket(seconds), -1)
 
     def merge(self, other: DurationSketch) -> None:
         for bucket, count in other._counts.items():
-            self._counts[bucket] = self._counts.get(bucket, 0) + count
+            self._count(bucket, count)
+
+    def _count(self, bucket: int, by: int) -> None:
+        count = self._counts.get(bucket, 0) + by
+        if count:
+            self._counts[bucket] = count
+        else:
+            del self._counts[bucket]
 
     def quantile(self, share: float) -> float:
         """Seconds that `share` (0..1) of the durations do not exceed; 0 when there are none."""
@@ -72,3 +82,8 @@ class DurationSketch:
         for bucket, count in zip(numbers[::2], numbers[1::2], strict=True):
             sketch._counts[int(bucket)] = int(count)
         return sketch
+
+
+def _bucket(seconds: float) -> int:
+    clipped = min(max(seconds, _LOW_S), _HIGH_S)
+    return math.ceil(math.log(clipped / _LOW_S) / _LOG_GAMMA)

@@ -41,3 +41,14 @@ def test_the_list_form_is_bounded_and_comes_back(seconds: list[float]) -> None:
 def test_an_empty_sketch_has_zeros() -> None:
     quantiles = DurationSketch().quantiles()
     assert (quantiles.p50, quantiles.p99, quantiles.count) == (0.0, 0.0, 0)
+
+
+@given(durations, durations)
+def test_what_a_difference_takes_back_is_gone_once_it_is_merged(
+    kept: list[float], taken_back: list[float]
+) -> None:
+    whole, difference = sketch_of(kept + taken_back), DurationSketch()
+    for each in taken_back:
+        difference.remove(each)
+    whole.merge(difference)
+    assert whole.to_list() == sketch_of(kept).to_list()

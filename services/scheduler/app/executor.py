@@ -325,6 +325,7 @@ class RunExecutor:
         now = self._clock.now()
         if verdict is Verdict.RECORD and answer is not None:
             kind = "output" if answer.outcome is Outcome.OUTPUT else "error"
+            ended_s = self._clock.time()
             self._run.add(
                 line.line,
                 kind,
@@ -332,7 +333,8 @@ class RunExecutor:
                 now,
                 usage=answer.usage,
                 trace=answer.trace_id,
-                total_s=answer.total_s,
+                began_s=ended_s - answer.total_s,
+                ended_s=ended_s,
             )
         elif verdict is Verdict.GAVE_UP:
             custom_id = answer.custom_id if answer else ""

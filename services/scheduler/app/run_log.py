@@ -7,7 +7,6 @@ object that no record names is garbage.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -31,6 +30,7 @@ from services.scheduler.app.writer import GuardedWriter, put_record
 from services.scheduler.core.error_line import RUN_FAILED
 from services.scheduler.core.ledger import RunUse
 from services.scheduler.core.line_set import LineSet
+from services.scheduler.core.task_spans import TaskSpans
 from services.scheduler.core.usage import NO_USAGE, Usage
 
 log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class RunLog:
         self._storage = storage
         self._policy = policy
         self._buffer = _Buffer()
-        self._traces: set[bytes] = set()
+        self._spans = TaskSpans()
         prefix = keys.segment_object(record.id, writer.epoch, 0)[:-8]
         self._number = sum(1 for ref in record.segments if ref.object.startswith(prefix))
 
@@ -140,7 +140,7 @@ class RunLog:
             completed += line.kind == "output"
             failed += line.kind != "output"
             if line.kind == "output":
-                self._is_new_trace(line.trace)
+                self._spans.extend(line.trace, line.began_s, line.ended_s)
         return done, completed, failed
 
     # Outcomes
@@ -154,17 +154,23 @@ class RunLog:
         *,
         usage: Usage = NO_USAGE,
         trace: str = "",
-        total_s: float = 0.0,
+        began_s: float = 0.0,
+        ended_s: float = 0.0,
     ) -> None:
-        """An outcome; written with the next flush. `kind`: "output" or "error"."""
+        """An outcome; written with the next flush. `kind`: "output" or "error"; when its step
+        began and ended in Unix seconds."""
         buffer = self._buffer
         buffer.usage += usage
-        buffer.data += encode_line(line, kind, record, trace)
+        times = (began_s, ended_s) if trace else (0.0, 0.0)
+        buffer.data += encode_line(line, kind, record, trace, *times)
         buffer.completed += kind == "output"
         buffer.failed += kind != "output"
-        if kind == "output" and self._is_new_trace(trace):  # what failed was no task done
-            buffer.tasks += 1
-            buffer.seconds.add(total_s)
+        if kind == "output":  # what failed was no task done
+            before_s, now_s = self._spans.extend(trace, began_s, ended_s)
+            buffer.tasks += before_s is None
+            if before_s is not None:
+                buffer.seconds.remove(before_s)
+            buffer.seconds.add(now_s)
         if buffer.since is None:
             buffer.since = now
 
@@ -274,16 +280,6 @@ class RunLog:
         ]
         await self._writer.commit(ops)
         self.record, self.batch = record, batch
-
-    def _is_new_trace(self, trace: str) -> bool:
-        """A line without a trace is a task of its own; of a trace, the first line that ends."""
-        if not trace:
-            return True
-        name = hashlib.blake2b(trace.encode(), digest_size=8).digest()
-        if name in self._traces:
-            return False
-        self._traces.add(name)
-        return True
 
 
 def failed_batch(batch: BatchRecord, why: str, now: int) -> BatchRecord:
