@@ -20,12 +20,17 @@ class StopScanner:
         self.hit: str | None = None
         """The stop string met; once set, nothing more is passed on."""
 
-    def push(self, text: str) -> str:
-        """The text that can go out now. What might be the start of a stop string is held back."""
+    def push(self, text: str, *, counts: bool = True) -> str:
+        """The text that can go out now. What might be the start of a stop string is held back.
+
+        counts: False = a stop string that ends in this text is text like any other; one that only
+        begins in it may still be completed by later text.
+        """
         if self.hit is not None:
             return ""
+        seen = len(self._held)
         text = self._held + text
-        cut = self._first_hit(text)
+        cut = self._first_hit(text, seen) if counts else None
         if cut is None:
             cut = len(text) - self._open_length(text)
             self._held = text[cut:]
@@ -38,11 +43,12 @@ class StopScanner:
         held, self._held = self._held, ""
         return held
 
-    def _first_hit(self, text: str) -> int | None:
-        """Where the text is to be cut; sets `hit`."""
+    def _first_hit(self, text: str, seen: int) -> int | None:
+        """Where the text is to be cut; sets `hit`. What ends in the first `seen` characters did not
+        count when they came."""
         best: tuple[int, int] | None = None
         for stop in self._stops:
-            start = text.find(stop)
+            start = text.find(stop, max(0, seen - len(stop) + 1))
             if start >= 0 and (best is None or (start + len(stop), start) < best):
                 best = start + len(stop), start
                 self.hit = stop

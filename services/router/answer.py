@@ -1,8 +1,9 @@
 """One choice's text out of its tokens: detokenized, stop strings held back, logprobs beside it.
 
 Streamed and whole answers go through here, so they cannot differ: the whole is the sum of the
-pieces. The token that completes a stop string is the last one of the answer, however many came
-with it or were sampled since. Pure: tokens in, pieces out.
+pieces. A stop string counts when it ends in a token after the first `min_tokens`; it may begin
+before, as in vLLM, whose field that is. The token that completes a stop string is the last one of
+the answer, however many came with it or were sampled since. Pure: tokens in, pieces out.
 """
 
 from __future__ import annotations
@@ -47,10 +48,11 @@ class _Pending(NamedTuple):
 class Answer:
     """`push` the tokens as they come, then `finish` once, unless `stopped`."""
 
-    def __init__(self, vocabulary: Vocabulary, stops: Sequence[str]) -> None:
+    def __init__(self, vocabulary: Vocabulary, stops: Sequence[str], min_tokens: int = 0) -> None:
         self._vocabulary = vocabulary
         self._detokenizer = vocabulary.detokenizer()
         self._has_stops = bool(stops)
+        self._min_tokens = min_tokens
         self._stops = StopScanner(stops)
         self._decoded = 0
         self._sent = 0
@@ -75,7 +77,7 @@ class Answer:
         text = ""
         for token, score in zip(tokens, scores, strict=True):
             self.tokens += 1
-            text += self._stops.push(self._decode([token]))
+            text += self._stops.push(self._decode([token]), counts=self._stops_count)
             if score is not None:
                 self._pending.append(_Pending(self._entry(score), self._decoded))
             if self.stopped:
@@ -86,10 +88,15 @@ class Answer:
         """What was held back, for a choice that ends without a stop string."""
         if self.stopped:
             return Piece("", ())
-        text = self._stops.push(self._detokenizer.finish()) + self._stops.finish()
+        text = self._stops.push(self._detokenizer.finish(), counts=self._stops_count)
+        text += self._stops.finish()
         self._sent += len(text)
         rest, self._pending = self._pending, []
         return Piece(text, tuple(each.entry for each in rest))
+
+    @property
+    def _stops_count(self) -> bool:
+        return self.tokens > self._min_tokens
 
     def _decode(self, tokens: Sequence[int]) -> str:
         text = self._detokenizer.push(tokens)

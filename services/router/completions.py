@@ -148,6 +148,9 @@ class _ChatChunks:
         self._count = prepared.request.n * len(prepared.prompts)
         self._wants_logprobs = prepared.request.logprobs
         self._wants_usage = prepared.request.include_usage
+        self._untold = set(range(self._count)) if self._wants_logprobs else set()
+        """Choices without logprobs so far; one that ends so has an empty list, as in a whole
+        answer."""
 
     def write(self, event: Opened | Text | Finished | Ended) -> list[Json]:
         match event:
@@ -155,9 +158,11 @@ class _ChatChunks:
                 return [responses.chat_role_chunk(self._head, i) for i in range(self._count)]
             case Text(index, text, logprobs):
                 told = logprobs if self._wants_logprobs else None
+                self._untold.discard(index)
                 return [responses.chat_text_chunk(self._head, index, text, told)]
             case Finished(index, reason):
-                return [responses.chat_finish_chunk(self._head, index, reason)]
+                told = () if index in self._untold else None
+                return [responses.chat_finish_chunk(self._head, index, reason, told)]
             case Ended(usage):
                 if not self._wants_usage:
                     return []
@@ -171,6 +176,7 @@ class _TextChunks:
         self._head = head
         self._offsets = [0] * (prepared.request.n * len(prepared.prompts))
         self._wants_logprobs = prepared.request.logprobs
+        self._untold = set(range(len(self._offsets))) if self._wants_logprobs else set()
         self._wants_usage = prepared.request.include_usage
 
     def write(self, event: Opened | Text | Finished | Ended) -> list[Json]:
@@ -181,10 +187,12 @@ class _TextChunks:
                 offset = self._offsets[index]
                 told = logprobs if self._wants_logprobs else None
                 # Offsets count as in the whole answer: over the tokens' own texts.
+                self._untold.discard(index)
                 self._offsets[index] += sum(len(entry.token) for entry in logprobs)
                 return [responses.text_chunk(self._head, index, text, None, told, offset)]
             case Finished(index, reason):
-                return [responses.text_chunk(self._head, index, "", reason)]
+                told = () if index in self._untold else None
+                return [responses.text_chunk(self._head, index, "", reason, told)]
             case Ended(usage):
                 if not self._wants_usage:
                     return []

@@ -121,7 +121,8 @@ class _StepRun:
         request = prepared.request
         self._first_index = number * request.n
         self._answers = [
-            Answer(prepared.text_model.tokenizer, request.stop) for _ in range(request.n)
+            Answer(prepared.text_model.tokenizer, request.stop, request.min_tokens)
+            for _ in range(request.n)
         ]
         self._open = set(range(request.n))
         self._end_tokens = 0

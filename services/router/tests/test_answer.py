@@ -73,3 +73,22 @@ def test_the_token_that_completes_the_stop_string_is_the_last_one_that_counts(
     assert said == "abc"
     assert answer.tokens == len("abcSTOP")
     assert told == (list("abcSTOP") if scored else [])
+
+
+@pytest.mark.parametrize("cuts", [[], [5], [1, 2, 3, 4, 5, 6, 7, 8]])
+@pytest.mark.parametrize(
+    ("min_tokens", "said", "sampled"),
+    [(0, "ab", 4), (3, "ab", 4), (4, "ab.", 5), (5, "ab..", 6), (6, "ab....cd", 8)],
+)
+def test_a_stop_string_counts_when_it_ends_after_min_tokens(
+    tokenizer: Tokenizer, cuts: list[int], min_tokens: int, said: str, sampled: int
+) -> None:
+    """Each character is a token here; a stop string may begin before and end after."""
+    answer = Answer(tokenizer, [".."], min_tokens)
+    tokens = tokenizer.encode("ab....cd")
+    told = "".join(
+        answer.push(tokens[begin:end]).text
+        for begin, end in zip([0, *cuts], [*cuts, len(tokens)], strict=True)
+    )
+    assert told + answer.finish().text == said
+    assert (answer.stopped, answer.tokens) == (sampled < len(tokens), sampled)

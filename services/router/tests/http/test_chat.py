@@ -200,6 +200,35 @@ async def test_logprobs_go_with_the_text_that_is_told_streamed_and_plain(
     assert streamed == [entry.token for entry in logprobs.content]
 
 
+async def test_logprobs_of_an_answer_that_is_an_end_token_alone_are_empty_streamed_and_plain(
+    stage: Stage,
+) -> None:
+    stage.server.reply = stage.saying("")
+    client = stage.openai()
+    asked: Any = {"model": MODEL, "messages": ASK, "logprobs": True}
+    plain = (await client.chat.completions.create(**asked)).choices[0].logprobs
+    stream = await client.chat.completions.create(**asked, stream=True)
+    told = [chunk.choices[0].logprobs async for chunk in stream]
+    assert plain is not None and plain.content == []
+    assert [each.content for each in told if each is not None] == [[]]
+    by_text: Any = {"model": MODEL, "prompt": "Hi", "logprobs": 1}
+    whole = (await client.completions.create(**by_text)).choices[0].logprobs
+    pieces = await client.completions.create(**by_text, stream=True)
+    assert whole is not None and whole.tokens == []
+    told_of = [each.choices[0].logprobs async for each in pieces]
+    assert [each.tokens for each in told_of if each is not None] == [[]]
+
+
+async def test_min_tokens_holds_off_a_stop_string(stage: Stage) -> None:
+    client = stage.openai()
+    asked: Any = {"model": MODEL, "messages": ASK, "stop": ["l"]}
+    first = await client.chat.completions.create(**asked)
+    later = await client.chat.completions.create(**asked, extra_body={"min_tokens": 4})
+    none = await client.chat.completions.create(**asked, extra_body={"min_tokens": 19})
+    texts = [each.choices[0].message.content for each in (first, later, none)]
+    assert texts == ["He", "Hello there, agent.", "Hello there, agent."]
+
+
 async def test_max_tokens_ends_with_length(stage: Stage) -> None:
     answer = await stage.openai().chat.completions.create(
         model=MODEL, messages=ASK, max_completion_tokens=5
