@@ -145,8 +145,8 @@ async def test_the_same_over_grpc_in_its_own_names(stage: Stage) -> None:
         for seconds, code in (
             (5.0, "INVALID_VALUE"),
             (3600.5, "INVALID_TYPE"),
-            (float("nan"), "INVALID_TYPE"),
-            (float("inf"), "INVALID_TYPE"),
+            (float("nan"), "NOT_FINITE"),
+            (float("inf"), "NOT_FINITE"),
         ):
             wrong = router_pb2.CreateBatchRequest(
                 input_file_id="file-x",
