@@ -49,12 +49,15 @@ class ContextTooLong(BadRequest):
         param: str | None,
         at_least: bool = False,
     ) -> None:
-        """at_least: the prompt was not tokenized; `prompt` is what it cannot be shorter than."""
+        """at_least: the prompt was not tokenized; `prompt` is what it cannot be shorter than.
+        With `max_tokens`, `param` is the field that has them: the prompt alone would fit."""
         self.prompt_tokens = prompt
         self.max_tokens = max_tokens
         self.context = context
         self.at_least = at_least
-        message = _context_message(prompt, max_tokens, context, "at least " if at_least else "")
+        message = _context_message(
+            prompt, max_tokens, context, param, "at least " if at_least else ""
+        )
         super().__init__(message, param, "context_length_exceeded")
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -62,7 +65,9 @@ class ContextTooLong(BadRequest):
         return type(self), fields
 
 
-def _context_message(prompt: int, max_tokens: int | None, context: int, at_least: str) -> str:
+def _context_message(
+    prompt: int, max_tokens: int | None, context: int, param: str | None, at_least: str
+) -> str:
     head = f"This model's maximum context length is {context} tokens."
     if max_tokens is None:
         return (
@@ -71,7 +76,7 @@ def _context_message(prompt: int, max_tokens: int | None, context: int, at_least
         )
     return (
         f"{head} You requested {prompt + max_tokens} tokens ({prompt} in the prompt, "
-        f"{max_tokens} for the completion). Shorten the prompt or lower max_tokens."
+        f"{max_tokens} for the completion). Shorten the prompt or lower '{param}'."
     )
 
 

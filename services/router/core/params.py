@@ -185,7 +185,7 @@ def answer_budget(request: GenerationRequest, prompt_tokens: int, context: int) 
     if wanted is None:
         wanted = context - prompt_tokens
     elif prompt_tokens + wanted > context:
-        raise ContextTooLong(prompt_tokens, wanted, context, request.prompt_field)
+        raise ContextTooLong(prompt_tokens, wanted, context, request.max_tokens_field)
     if request.min_tokens > wanted:
         raise wrong_value("min_tokens", f"at most {wanted}, the answer's limit", request.min_tokens)
     return wanted
@@ -297,7 +297,8 @@ def _max_tokens(body: Body) -> tuple[int | None, str]:
 def _sampling(body: Body) -> SamplingParams:
     top_p = read_number(body, "top_p", 0.0, 1.0, 1.0)
     if top_p == 0.0:
-        raise wrong_value("top_p", "a number above 0 and up to 1", body["top_p"])
+        wanted = "a number above 0 and up to 1 ('temperature': 0 asks for the likeliest token)"
+        raise wrong_value("top_p", wanted, body["top_p"])
     # -1 is what some clients send for "off".
     top_k = read_int(body, "top_k", -1, MAX_INT32) or 0
     return SamplingParams(
@@ -333,7 +334,7 @@ def _logit_bias(body: Body) -> tuple[tuple[int, float], ...]:
 
 
 def _stops(value: object) -> tuple[str, ...]:
-    if value is None:
+    if value is None or value == "":
         return ()
     items = [value] if isinstance(value, str) else value
     if not isinstance(items, list):
@@ -379,11 +380,8 @@ _STREAM_OPTIONS = frozenset({"include_usage", "continuous_usage_stats", "include
 
 def _include_usage(body: Body, stream: bool) -> bool:
     options = read_object(body, "stream_options")
-    if options is None:
+    if options is None or not stream:
         return False
-    if not stream:
-        message = "'stream_options' is only allowed when 'stream' is true."
-        raise BadRequest(message, "stream_options", "invalid_value")
     check_known(options, _STREAM_OPTIONS, "stream_options.")
     given = {
         name: check_bool(f"stream_options.{name}", value)

@@ -15,6 +15,7 @@ from services.router.core.errors import BadRequest
 from services.router.core.fields import (
     Body,
     check_bool,
+    check_list,
     check_number,
     check_object,
     check_str,
@@ -24,6 +25,7 @@ from services.router.core.fields import (
 
 _SHOWN_CHARS = 80
 _MAX_CHARS = 4096
+_MAX_ITEMS = 1024
 
 _Check = Callable[[str, Any], object]
 
@@ -73,6 +75,45 @@ def _number(name: str, value: Any) -> object:
     return check_number(name, value, float("-inf"), float("inf"))
 
 
+def _text_or_number(name: str, value: Any) -> object:
+    if isinstance(value, str):
+        return _text(name, value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise wrong_type(name, "a string or a number", value)
+    return value
+
+
+def _texts(name: str, value: Any) -> object:
+    items = check_list(name, value, _MAX_ITEMS)
+    return [_text(f"{name}[{index}]", item) for index, item in enumerate(items)]
+
+
+_LOADING = frozenset(
+    [
+        "num_ctx",
+        "num_batch",
+        "num_gpu",
+        "num_keep",
+        "num_thread",
+        "main_gpu",
+        "low_vram",
+        "numa",
+        "use_mlock",
+        "use_mmap",
+    ]
+)
+
+
+def _options(name: str, value: Any) -> object:
+    """Ollama's. How a model is loaded is the server's affair; how tokens are chosen is not dropped
+    silently."""
+    for key in check_object(name, value):
+        if key not in _LOADING:
+            known = f"{name}.{key[:_SHOWN_CHARS]}"
+            raise unsupported(known, "send how to sample beside 'model', by OpenAI's names")
+    return value
+
+
 # Accepted without effect: name -> the type it must have.
 _BOTH_IGNORED: dict[str, _Check] = {
     # OpenAI's: nothing is stored or moderated here, the prefix cache needs no hints.
@@ -90,6 +131,13 @@ _BOTH_IGNORED: dict[str, _Check] = {
     "spaces_between_special_tokens": _flag,
     "guided_decoding_backend": _text,
     "guided_whitespace_pattern": _text,
+    # Of aggregators and local servers: which provider, how long a model stays, what is cached.
+    "provider": check_object,
+    "transforms": _texts,
+    "usage": check_object,
+    "keep_alive": _text_or_number,
+    "options": _options,
+    "cache_prompt": _flag,
 }
 CHAT_IGNORED: dict[str, _Check] = _BOTH_IGNORED | {
     # A prediction only makes an answer faster, and how many calls come is the model's own choice.
@@ -98,6 +146,12 @@ CHAT_IGNORED: dict[str, _Check] = _BOTH_IGNORED | {
     "include_reasoning": _flag,
     "separate_reasoning": _flag,
     "stream_reasoning": _flag,
+    # How much a model thinks or says is the model's own: those served have no such control.
+    "reasoning_effort": _text,
+    "reasoning": check_object,
+    "thinking": check_object,
+    "enable_thinking": _flag,
+    "verbosity": _text,
 }
 COMPLETION_IGNORED: dict[str, _Check] = _BOTH_IGNORED
 
@@ -122,6 +176,12 @@ _BOTH_REFUSALS: _Refusals = {
     "include_stop_str_in_output": ((False,), "stop strings are always left out"),
     "no_stop_trim": ((False,), "stop strings are always left out"),
     "skip_special_tokens": ((True,), "special tokens are always left out"),
+    "repeat_penalty": ((1, 1.0), "use 'repetition_penalty'"),
+    "n_predict": ((-1,), "use 'max_tokens'"),
+    "num_predict": ((-1,), "use 'max_tokens'"),
+    "typical_p": ((1, 1.0), "use 'top_p' or 'min_p'"),
+    "mirostat": ((0,), "use 'temperature', 'top_p' or 'min_p'"),
+    "detokenize": ((True,), "answers are text"),
     "use_beam_search": ((False,), "there is no beam search"),
     "prompt_logprobs": (_NEVER, "the prompt's tokens have no logprobs"),
     "return_token_ids": ((False,), "answers are text"),
@@ -140,8 +200,6 @@ CHAT_REFUSALS: _Refusals = _BOTH_REFUSALS | {
     "modalities": ((["text"],), "answers are text only"),
     "moderation": (({},), "nothing is moderated"),
     "web_search_options": (_NEVER, "there is no web search"),
-    "reasoning_effort": (("none",), "the models served have no such control"),
-    "verbosity": (("medium",), "the models served have no such control"),
     "chat_template": (_NEVER, "the model's own template is used"),
     "chat_template_kwargs": (({},), "the model's own template is used with its defaults"),
     "documents": (([],), "put documents into messages"),

@@ -33,8 +33,10 @@ def read_tool_choice(body: Body, tools: tuple[dict[str, Any], ...]) -> str | Non
     choice = body.get("tool_choice")
     if choice is None:
         return None
-    if not tools and choice != "none":
-        message = "'tool_choice' is only allowed when 'tools' are given."
+    if not tools and choice in ("auto", "none"):
+        return None  # What happens anyway; many clients send it always.
+    if not tools and (isinstance(choice, dict) or choice == "required"):
+        message = "'tool_choice' cannot ask for a call where no 'tools' are given."
         raise BadRequest(message, "tool_choice", "invalid_value")
     if isinstance(choice, dict):
         raise unsupported("tool_choice", 'a call cannot be forced yet; use "auto" or "none"')

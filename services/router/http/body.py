@@ -13,6 +13,7 @@ from services.router.timely import PACE, Pace, timely
 
 MAX_BODY_BYTES = 64 << 20
 _MAX_DIGITS = 20
+_SHOWN_CHARS = 60
 
 
 class BodyTooLarge(RequestError):
@@ -26,6 +27,20 @@ class BodyTooLarge(RequestError):
         )
 
 
+class EncodingUnsupported(RequestError):
+    """415."""
+
+    status = 415
+
+    def __init__(self, encoding: str) -> None:
+        super().__init__(
+            f"The content-encoding {encoding[:_SHOWN_CHARS]!r} is not supported: send the body as "
+            "it is.",
+            None,
+            "unsupported_content_encoding",
+        )
+
+
 class BodyTooSlow(RequestError):
     """408."""
 
@@ -33,6 +48,13 @@ class BodyTooSlow(RequestError):
 
     def __init__(self, pace: Pace) -> None:
         super().__init__(f"The request's body came too slowly: {pace}.", None, "request_timeout")
+
+
+def check_encoding(request: Request) -> None:
+    """Raises EncodingUnsupported for a body that is not sent as it is."""
+    encoding = request.headers.get("content-encoding", "").strip()
+    if encoding.lower() not in ("", "identity"):
+        raise EncodingUnsupported(encoding)
 
 
 async def read_json(request: Request, *, limit: int = MAX_BODY_BYTES) -> dict[str, Any]:
@@ -55,8 +77,12 @@ async def read_json(request: Request, *, limit: int = MAX_BODY_BYTES) -> dict[st
 
 
 async def read_body(request: Request, limit: int, pace: Pace = PACE) -> bytes:
-    """Bytes of the body, held for the request. Raises BodyTooLarge or TooManyBytes before more is
-    read than there is room for, and BodyTooSlow where they come more slowly than `pace`."""
+    """Bytes of the body, held for the request.
+
+    Raises EncodingUnsupported, BodyTooLarge or TooManyBytes before more is read than there is room
+    for, and BodyTooSlow where they come more slowly than `pace`.
+    """
+    check_encoding(request)
     hold = hold_of(request.scope)
     limit = min(limit, hold.limit)
     declared = request.headers.get("content-length", "")

@@ -16,7 +16,7 @@ from services.router.core.paging import list_envelope, parse_limit
 from services.router.core.request_fields import unknown
 from services.router.files import Upload, form_expiry
 from services.router.http.auth import account_of
-from services.router.http.body import BodyTooSlow
+from services.router.http.body import BodyTooSlow, EncodingUnsupported, check_encoding
 from services.router.http.held_bytes import hold_of
 from services.router.http.multipart import FieldPart, FileChunk, FileStart, parse_multipart
 from services.router.parts import Parts
@@ -45,9 +45,10 @@ class FileRoutes:
         account, owner = account_of(self._parts, request), hold_of(request.scope).owner
         body = timely(request.stream(), BodyTooSlow(PACE))
         try:
+            check_encoding(request)
             async with await self._parts.files.begin(account, owner) as upload:
                 record = await _receive(request.headers.get("content-type", ""), body, upload)
-        except BadRequest:
+        except (BadRequest, EncodingUnsupported):
             # The answer is read only by a client that has sent all: take the rest, keep nothing.
             await _drain(body)
             raise
@@ -103,6 +104,9 @@ async def _receive(content_type: str, body: AsyncIterator[bytes], upload: Upload
     async for event in parse_multipart(content_type, body):
         match event:
             case FieldPart(name, value):
+                if name == "file":
+                    message = "The part 'file' needs a filename in its Content-Disposition."
+                    raise BadRequest(message, "file", "missing_filename")
                 if name not in _FIELDS:
                     raise unknown(name)
                 form.fields[name] = value

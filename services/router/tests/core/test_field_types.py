@@ -27,17 +27,23 @@ VALUES: dict[str, Any] = {
 BOTH = {
     "text": """model user prompt_cache_key service_tier safety_identifier prompt_cache_retention
         request_id rid cache_salt guided_decoding_backend guided_whitespace_pattern""",
-    "flag": "stream ignore_eos store early_stopping spaces_between_special_tokens",
+    "flag": """stream ignore_eos store early_stopping spaces_between_special_tokens
+        cache_prompt""",
     "integer": "max_tokens max_completion_tokens min_tokens n top_k seed",
     "number": """temperature top_p min_p presence_penalty frequency_penalty repetition_penalty
         length_penalty priority""",
-    "object": "logit_bias metadata stream_options response_format prompt_cache_options",
+    "object": """logit_bias metadata response_format prompt_cache_options provider usage
+        options stream_options""",
+    "text or number": "keep_alive",
+    "array of texts": "transforms",
     "text or array": "stop",
 }
 CHAT_ONLY = {
-    "flag": "logprobs parallel_tool_calls include_reasoning separate_reasoning stream_reasoning",
+    "text": "reasoning_effort verbosity",
+    "flag": """logprobs parallel_tool_calls include_reasoning separate_reasoning
+        stream_reasoning enable_thinking""",
     "integer": "top_logprobs",
-    "object": "prediction",
+    "object": "prediction reasoning thinking",
     "array": "messages tools",
     "text or object": "tool_choice",
 }

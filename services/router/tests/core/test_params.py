@@ -176,7 +176,7 @@ def test_requests_for_what_happens_anyway_are_accepted() -> None:
         ({"max_completion_tokens": -1}, "max_completion_tokens", "invalid_value"),
         ({"max_tokens": 1, "max_completion_tokens": 2}, "max_tokens", "invalid_value"),
         ({"stop": 5}, "stop", "invalid_type"),
-        ({"stop": ""}, "stop", "invalid_value"),
+        ({"stop": [""]}, "stop[0]", "invalid_value"),
         ({"stop": ["a", 1]}, "stop[1]", "invalid_type"),
         ({"stop": ["a"] * 17}, "stop", "array_above_max_length"),
         ({"logit_bias": {"x": 1}}, "logit_bias.x", "invalid_value"),
@@ -187,7 +187,7 @@ def test_requests_for_what_happens_anyway_are_accepted() -> None:
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "invalid_value"),
         ({"top_logprobs": 2}, "top_logprobs", "invalid_value"),
         ({"stream": "yes"}, "stream", "invalid_type"),
-        ({"stream_options": {"include_usage": True}}, "stream_options", "invalid_value"),
+        ({"stream_options": 5}, "stream_options", "invalid_type"),
         ({"service_tier": "gold"}, "service_tier", "invalid_value"),
         ({"metadata": {"a": 1}}, "metadata.a", "invalid_type"),
         ({"model": None}, "model", "missing_required_parameter"),
@@ -205,7 +205,9 @@ def test_requests_for_what_happens_anyway_are_accepted() -> None:
             "tools[0].function.name",
             "missing_required_parameter",
         ),
-        ({"tool_choice": "auto"}, "tool_choice", "invalid_value"),
+        ({"tool_choice": "required"}, "tool_choice", "invalid_value"),
+        ({"tool_choice": {"type": "function"}}, "tool_choice", "invalid_value"),
+        ({"tool_choice": "any"}, "tool_choice", "invalid_value"),
     ],
 )
 def test_a_bad_field_is_named(fields: dict[str, Any], param: str, code: str) -> None:
@@ -297,7 +299,9 @@ def test_a_bias_is_for_a_token_that_exists(token: int) -> None:
         {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "look"}}},
         {"functions": [{"name": "f"}]},
         {"modalities": ["text", "audio"]},
-        {"reasoning_effort": "high"},
+        {"repeat_penalty": 1.1},
+        {"detokenize": False},
+        {"n_predict": 5},
         {"guided_regex": "a*"},
     ],
 )
@@ -306,6 +310,48 @@ def test_what_would_change_the_answer_is_refused_by_name(fields: dict[str, Any])
         chat(**fields)
     assert caught.value.param in fields
     assert caught.value.code == "unsupported_parameter"
+
+
+def test_a_refusal_names_the_field_to_use() -> None:
+    with pytest.raises(BadRequest, match="use 'repetition_penalty'"):
+        chat(repeat_penalty=1.2)
+    with pytest.raises(BadRequest, match="beside 'model'") as caught:
+        chat(options={"num_ctx": 4096, "temperature": 0})
+    assert caught.value.param == "options.temperature"
+    with pytest.raises(BadRequest, match="'temperature': 0"):
+        chat(top_p=0)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({"reasoning_effort": effort} for effort in ("none", "minimal", "low", "high", "xhigh")),
+        {"reasoning": {"effort": "high", "exclude": True}},
+        {"verbosity": "low"},
+        {"thinking": {"type": "enabled", "budget_tokens": 1024}},
+        {"enable_thinking": False},
+        {"tool_choice": "auto"},
+        {"tool_choice": "none"},
+        {"tools": [], "tool_choice": "auto"},
+        {"stop": ""},
+        {"stop": []},
+        {"stream_options": {"include_usage": True}},
+        {"stream": False, "stream_options": {"include_usage": True}},
+        {"usage": {"include": True}},
+        {"provider": {"order": ["a"]}},
+        {"transforms": ["middle-out"]},
+        {"keep_alive": "5m"},
+        {"keep_alive": -1},
+        {"options": {"num_ctx": 8192}},
+        {"cache_prompt": True},
+        {"detokenize": True},
+        {"repeat_penalty": 1.0},
+    ],
+)
+def test_what_common_clients_send_is_accepted_where_it_changes_nothing(
+    fields: dict[str, Any],
+) -> None:
+    assert chat(**fields) == chat()
 
 
 @pytest.mark.parametrize(
@@ -370,9 +416,18 @@ def test_context_length_exceeded_tells_the_true_numbers() -> None:
     with pytest.raises(ContextTooLong) as caught:
         answer_budget(chat(max_tokens=2045), 8, 2048)
     error = caught.value
-    assert (error.code, error.param) == ("context_length_exceeded", "messages")
+    assert (error.code, error.param) == ("context_length_exceeded", "max_tokens")
     for number in ("2048", "2053", "8 in the prompt", "2045"):
         assert number in error.message
+
+
+def test_a_limit_that_is_too_large_is_named_as_the_client_wrote_it() -> None:
+    with pytest.raises(ContextTooLong, match="lower 'max_completion_tokens'") as caught:
+        answer_budget(chat(max_completion_tokens=2045), 8, 2048)
+    assert caught.value.param == "max_completion_tokens"
+    with pytest.raises(ContextTooLong) as alone:
+        answer_budget(chat(max_tokens=1), 2048, 2048)
+    assert alone.value.param == "messages"
 
 
 def test_without_a_limit_the_answer_gets_the_rest_of_the_context() -> None:

@@ -80,7 +80,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ),
     ({"temperature": 3}, "temperature", "invalid_value"),
     ({"stop": [""]}, "stop[0]", "invalid_value"),
-    ({"max_tokens": 4096}, "messages", "context_length_exceeded"),
+    ({"max_tokens": 4096}, "max_tokens", "context_length_exceeded"),
     ({"n": 0}, "n", "invalid_value"),
     ({"logit_bias": {"99999": 1}}, "logit_bias.99999", "invalid_value"),
     ({"temprature": 1}, "temprature", "unknown_parameter"),

@@ -214,6 +214,32 @@ async def test_a_50_mb_upload_and_download_stay_out_of_memory(stage: Stage) -> N
     assert peak - before < 25_000_000
 
 
+async def test_a_file_part_without_a_filename_is_told_that_it_needs_one(stage: Stage) -> None:
+    body = (
+        b'--B\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+        b'--B\r\nContent-Disposition: form-data; name="file"\r\n\r\n{}\r\n--B--\r\n'
+    )
+    answer = await stage.http().post(
+        "/v1/files", content=body, headers={"content-type": "multipart/form-data; boundary=B"}
+    )
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"], error["code"]) == (400, "file", "missing_filename")
+    assert "needs a filename" in error["message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/files", "/v1/chat/completions", "/v1/batches"])
+async def test_a_body_that_is_encoded_is_415_and_one_that_says_it_is_not_is_taken(
+    stage: Stage, path: str
+) -> None:
+    http = stage.http()
+    answer = await http.post(path, content=b"\x1f\x8b", headers={"content-encoding": "gzip"})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (415, "unsupported_content_encoding")
+    assert "gzip" in error["message"]
+    answer = await http.post(path, content=b"{}", headers={"content-encoding": "identity"})
+    assert answer.status_code == 400
+
+
 async def test_a_batch_file_over_the_limit_is_400(bare: Stage) -> None:
     await bare.add_router(max_batch_bytes=1000, max_file_bytes=5000)
     client = bare.openai()
