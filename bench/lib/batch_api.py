@@ -47,7 +47,7 @@ class BatchApi:
         while batch["status"] not in TERMINAL:
             if time.perf_counter() - started > within_s:
                 raise TimeoutError(f"the batch is still {batch['status']} after {within_s:.0f} s")
-            time.sleep(POLL_S)
+            time.sleep(POLL_S)  # HTTP has no push for a batch: clients poll, and so do we
             batch = self._json("GET", f"/v1/batches/{batch['id']}")
         return batch, time.perf_counter() - started
 

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from bench.lib.processes import Sampler
+from libs.clock.polling import wait_until
 
 READY_WITHIN_S = 300.0
 STOP_WITHIN_S = 60.0
@@ -92,11 +93,14 @@ class Stack:
 
     def _await(self, ready: Callable[[], bool]) -> None:
         assert self._process is not None
-        deadline = time.monotonic() + READY_WITHIN_S
-        while not ready():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise StackError(self._log.read_text(errors="replace").strip()[-2000:])
-            time.sleep(LOOK_EVERY_S)
+        process = self._process
+        if not wait_until(
+            ready,
+            READY_WITHIN_S,
+            every_s=LOOK_EVERY_S,
+            hopeless=lambda: process.poll() is not None,
+        ):
+            raise StackError(self._log.read_text(errors="replace").strip()[-2000:])
 
     def _stop(self) -> None:
         assert self._process is not None

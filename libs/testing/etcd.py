@@ -10,12 +10,12 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 import urllib.request
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from libs.clock.polling import wait_until
 from libs.demo.etcd import resolve_etcd
 from libs.rpc.tls import ServerTls
 
@@ -82,12 +82,14 @@ class EtcdProcess:
     def start(self) -> None:
         """Returns once it answers."""
         with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(self._command(), stdout=log, stderr=log)
-        deadline = time.monotonic() + READY_WITHIN_S
-        while not self._healthy():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"etcd did not start:\n{self.log()}")
-            time.sleep(0.02)
+            process = self._process = subprocess.Popen(self._command(), stdout=log, stderr=log)
+        if not wait_until(
+            self._healthy,
+            READY_WITHIN_S,
+            every_s=0.02,
+            hopeless=lambda: process.poll() is not None,
+        ):
+            raise RuntimeError(f"etcd did not start:\n{self.log()}")
 
     def stop(self) -> None:
         """SIGTERM, and waits: the ports are free afterwards."""

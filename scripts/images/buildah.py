@@ -7,7 +7,6 @@ import json
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Self
 
 import psutil
 
+from libs.clock.polling import wait_until
 from scripts.images.errors import ImagesError
 from scripts.images.pip_settings import PipSettings
 from scripts.images.tools import CACHE, ROOT, run
@@ -171,9 +171,11 @@ def until(
     check: Callable[[], None],
     late: Callable[[], ImagesError],
 ) -> None:
-    deadline = time.monotonic() + within_s
-    while not done():
+    def is_done() -> bool:
+        if done():
+            return True
         check()
-        if time.monotonic() > deadline:
-            raise late()
-        time.sleep(POLL_S)
+        return False
+
+    if not wait_until(is_done, within_s, every_s=POLL_S):
+        raise late()

@@ -185,7 +185,8 @@ def _take(file: BinaryIO) -> bool:
             file.truncate(0)
             file.write(f"{os.getpid()}\n".encode())
             return True
-        # Who only looks (`owner`) holds it for an instant.
+        # Who only looks (`owner`) holds it for an instant. flock can wait without end or not at
+        # all: so it is tried again, LOCK_TRIES times at most.
         time.sleep(LOCK_RETRY_S)
     return False
 

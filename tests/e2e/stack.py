@@ -9,12 +9,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from libs.clock.polling import wait_until
 from services.cli.main import main
 from services.cli.state_dir import Instance, ServiceInfo, StateDir
 
@@ -99,19 +99,21 @@ class Stack:
     def start(self) -> None:
         """Returns once it is ready."""
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
+            process = self._process = subprocess.Popen(
                 [*IMPALA, "up", "--state", self.state.path, *ANY_PORTS, *self._flags],
                 stdout=log,
                 stderr=log,
                 env=environment(self.home),
             )
-        deadline = time.monotonic() + START_WITHIN_S
-        while not self._is_ready():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                said = self.said()
-                self.stop()
-                raise AssertionError(f"the instance did not start:\n{said}")
-            time.sleep(LOOK_EVERY_S)
+        if not wait_until(
+            self._is_ready,
+            START_WITHIN_S,
+            every_s=LOOK_EVERY_S,
+            hopeless=lambda: process.poll() is not None,
+        ):
+            said = self.said()
+            self.stop()
+            raise AssertionError(f"the instance did not start:\n{said}")
 
     def stop(self) -> int:
         """Drains it; the exit code."""
@@ -149,10 +151,8 @@ class Stack:
         before = self.service(name)
         assert before.pid is not None, f"{name} does not run"
         os.kill(before.pid, signal.SIGKILL)
-        deadline = time.monotonic() + START_WITHIN_S
-        while not self._is_back(before):
-            assert time.monotonic() < deadline, f"{name} did not come back:\n{self.said()}"
-            time.sleep(LOOK_EVERY_S)
+        back = wait_until(lambda: self._is_back(before), START_WITHIN_S, every_s=LOOK_EVERY_S)
+        assert back, f"{name} did not come back:\n{self.said()}"
 
     def impala(self, *arguments: str | Path) -> Ended:
         """A command about this instance; in this process, to spare the tests its start."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 from pathlib import Path
 from typing import IO
 
 import pytest
 
+from libs.clock.polling import wait_until
 from tests.e2e.batches import chat_line
 from tests.e2e.stack import MODEL, Stack, background
 
@@ -118,10 +118,7 @@ def test_an_interrupted_run_keeps_what_is_answered_and_says_how_to_go_on(
     source.write_text("\n".join(lines))
     command = ("run", source, "-o", output, "--state", stack.state.path)
     with background(stack.home, *command) as process:
-        deadline = time.monotonic() + 60
-        while not one_line_is_answered(stack):
-            assert time.monotonic() < deadline, "no line was answered"
-            time.sleep(0.1)
+        assert wait_until(lambda: one_line_is_answered(stack), 60, every_s=0.1), "no line answered"
         (batch,) = stack.impala("batch", "list", "--limit", "1", "--json").json
         early = stack.impala("batch", "results", batch["id"], "-o", tmp_path / "early.jsonl")
         assert (early.code, early.err) == (

@@ -14,6 +14,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from libs.clock.polling import wait_until
 from libs.config import parse_bytes
 from libs.demo.model import DEMO
 from services.cli import options
@@ -183,6 +184,7 @@ def _detached(state: StateDir) -> int:
         end = text.rfind("\n") + 1
         sys.stderr.write(text[shown:end])
         shown = max(shown, end)
+        # A file says nothing when it grows; the loop ends with the process, whose start is bounded.
         time.sleep(LOOK_EVERY_S)
     sys.stderr.write(log.read_text(errors="replace")[shown:])
     return process.returncode or 1
@@ -196,11 +198,8 @@ def down(state: options.State = None) -> int:
         folder.require()
         return 1
     os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + DOWN_WITHIN_S
-    while folder.owner() == pid:
-        if time.monotonic() > deadline:
-            raise CliError(f"The instance (pid {pid}) still drains after {DOWN_WITHIN_S:.0f} s.")
-        time.sleep(LOOK_EVERY_S)
+    if not wait_until(lambda: folder.owner() != pid, DOWN_WITHIN_S, every_s=LOOK_EVERY_S):
+        raise CliError(f"The instance (pid {pid}) still drains after {DOWN_WITHIN_S:.0f} s.")
     say(f"The instance in {folder.path} has stopped.")
     return 0
 

@@ -6,6 +6,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from libs.clock.polling import wait_until
+
 WITHIN_S = 30.0
 LOOK_EVERY_S = 0.02
 
@@ -21,7 +23,5 @@ async def eventually(
 
 def soon(holds: Callable[[], bool], what: str = "it", within_s: float = WITHIN_S) -> None:
     """The same where there is no event loop."""
-    deadline = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < deadline, f"{what} did not happen within {within_s} s"
-        time.sleep(LOOK_EVERY_S)
+    happened = wait_until(holds, within_s, every_s=LOOK_EVERY_S)
+    assert happened, f"{what} did not happen within {within_s} s"

@@ -20,6 +20,7 @@ from services.cli.supervisor.supervisor import Happened, Supervisor
 from services.cli.tests.eventually import eventually, soon
 from services.cli.tests.supervisor.small import QUICK, service, three
 
+# Paced, so that the disk holds what it says until the log is cut.
 TALK = """
 import sys, time
 while True:
