@@ -57,6 +57,11 @@ class Shape:
     step_s: float = 0.02
     model: str = ""
     """Its folder or alias; the fake engine's tokenizer."""
+    # So little KV that blocks are evicted, and come back from the kvstore.
+    kv_bytes: str = "8KiB"
+    max_seqs: int = 4
+    proxied: bool = True
+    """Without, nothing is in the way of a measurement; a member cannot be cut off."""
 
 
 class Cluster:
@@ -103,6 +108,10 @@ class Cluster:
     @property
     def logs(self) -> Path:
         return self.folder / "logs"
+
+    def pids(self) -> dict[str, int]:
+        """Of the processes that run."""
+        return {each.name: each.pid for each in self._supervisor.processes() if each.pid}
 
     def all_up(self) -> bool:
         """Every process is ready, and none is paused."""
@@ -209,8 +218,8 @@ class Cluster:
         model = ["--model", shape.model, "--model-name", MODEL, "--precision", "float32"]
         for number in range(1, shape.modelservers + 1):
             if shape.engine == "fake":
-                # Small enough that blocks are evicted, and come back from the kvstore.
-                flags = ["--kv-bytes", "8KiB", "--max-seqs", "4", "--step-s", f"{shape.step_s}"]
+                kv = ["--kv-bytes", shape.kv_bytes, "--max-seqs", str(shape.max_seqs)]
+                flags = [*kv, "--step-s", f"{shape.step_s}"]
                 yield f"modelserver-{number}", "services.modelserver.testing", [*model, *flags]
             else:
                 flags = ["--kv-bytes", "128MiB", "--max-seqs", "8", "--threads", "1"]
@@ -219,11 +228,8 @@ class Cluster:
             yield f"router-{number}", "services.router.main", [*store, "--no-auth"]
 
     async def _python(self, name: str, module: str, flags: list[str]) -> Service:
-        port, shown, etcd = (self._picker.free() for _ in range(3))
-        proxies = [Proxy(etcd, self._etcd_port), Proxy(shown, port)]
-        self._proxies[name] = proxies
-        for proxy in proxies:
-            await self._stack.enter_async_context(proxy)
+        port = self._picker.free()
+        shown, etcd = await self._ways(name, port)
         ports, probe = {"grpc": port}, grpc_serving(f"{HOST}:{port}")
         if service_of(name) == "router":
             ports["http"] = self._picker.free()
@@ -241,6 +247,16 @@ class Cluster:
             probe=probe,
             env=CHILD_ENV,
         )
+
+    async def _ways(self, name: str, port: int) -> tuple[int, int]:
+        """The ports by which the others reach a member, and by which it reaches etcd."""
+        if not self._shape.proxied:
+            return port, self._etcd_port
+        shown, etcd = (self._picker.free() for _ in range(2))
+        self._proxies[name] = [Proxy(etcd, self._etcd_port), Proxy(shown, port)]
+        for proxy in self._proxies[name]:
+            await self._stack.enter_async_context(proxy)
+        return shown, etcd
 
     def _etcd(self) -> Service:
         client = f"http://{HOST}:{self._etcd_port}"
