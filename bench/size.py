@@ -1,7 +1,7 @@
 """A big batch through the machinery: lines per second, and what router and scheduler hold.
 
-A real cluster of processes with a model server that computes nothing (services/modelserver/testing.py),
-so that all the time is that of the way from a line of the input file to one of the output file.
+A real cluster of processes with a model server that computes nothing: all the time is that of the
+way from a line of the input file to one of the output file.
 """
 
 from __future__ import annotations
