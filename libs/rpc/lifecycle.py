@@ -13,6 +13,7 @@ Child processes are spawned, never forked: a fork copies gRPC's threads' locks a
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import multiprocessing
 import os
@@ -57,6 +58,7 @@ def run_service(main: Callable[[Shutdown], Awaitable[None]], name: str = "impala
     ImpalaError that it raises is one sentence on stderr; anything else is a traceback.
     """
     multiprocessing.set_start_method("spawn", force=True)
+    _collect_seldom()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
             runner.run(_supervised(main))
@@ -70,6 +72,14 @@ def run_service(main: Callable[[Shutdown], Awaitable[None]], name: str = "impala
         sys.stdout.flush()
         os._exit(code)
     raise SystemExit(code)
+
+
+def _collect_seldom() -> None:
+    """A young collection every 700 objects is 6 % of a busy service's time, and finds nothing: what
+    a request leaves behind is freed by its counts. What the modules made is never garbage."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 async def _supervised(main: Callable[[Shutdown], Awaitable[None]]) -> None:

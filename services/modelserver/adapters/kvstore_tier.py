@@ -18,7 +18,8 @@ from libs.cluster.members import Members
 from libs.errors import ImpalaError
 from libs.hashing import checksum, pack
 from libs.obs import METRICS, Metrics
-from libs.rpc import ClientTls, connect, stream, upload
+from libs.rpc import ClientTls, call, connect, stream, upload
+from services.modelserver.adapters.asked_together import AskedTogether
 from services.modelserver.herd.core.plan import Lookup
 from services.modelserver.herd.engine.step import FetchedBlock, StoredBlock
 
@@ -28,6 +29,8 @@ _UPLOAD_BLOCKS = 32
 _UPLOAD_TIMEOUT_S = 10.0
 _FETCH_TIMEOUT_S = 2.0
 _TOKEN_BYTES = 4
+_LOOKUPS_A_CALL = 256
+"""The contract allows 1024."""
 
 
 class KvStoreTier:
@@ -53,7 +56,8 @@ class KvStoreTier:
         self._tls = tls
         self._buffer: deque[StoredBlock] = deque()
         self._wake = asyncio.Event()
-        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._stores: dict[str, tuple[grpc.aio.Channel, kvstore_pb2_grpc.KvStoreAsyncStub]] = {}
+        self._held = AskedTogether(self._count_held, _LOOKUPS_A_CALL)
         self._count = metrics.counter(
             "impala_modelserver_kv_tier_blocks",
             "KV blocks moved to or from the kvstore.",
@@ -71,11 +75,12 @@ class KvStoreTier:
 
     async def fetch(self, lookup: Lookup) -> list[FetchedBlock]:
         """The leading blocks that are held and whole."""
-        stub = self._stub(lookup.keys[0])
+        held = await self._held(lookup) if self._members.current() else 0
+        stub = self._stub() if held else None
         if stub is None:
             return []
         request = kvstore_pb2.GetRequest(
-            keys=pack(lookup.keys), prefix_only=True, layout=self._layout
+            keys=pack(lookup.keys[:held]), prefix_only=True, layout=self._layout
         )
         found: list[FetchedBlock] = []
         async for answer in stream(stub.Get, request, timeout_s=_FETCH_TIMEOUT_S):
@@ -89,6 +94,19 @@ class KvStoreTier:
         self._count.labels("loaded").inc(len(found))
         return found
 
+    async def _count_held(self, lookups: Sequence[Lookup]) -> Sequence[int]:
+        """Of each chain, how many blocks from its front are held. Most steps extend what nobody
+        has: they are told so many to a call."""
+        stub = self._stub()
+        if stub is None:
+            return [0] * len(lookups)
+        request = kvstore_pb2.ExistsRequest(
+            chains=[kvstore_pb2.KeyList(keys=pack(lookup.keys)) for lookup in lookups],
+            layout=self._layout,
+        )
+        answer = await call(stub.Exists, request, timeout_s=_FETCH_TIMEOUT_S)
+        return [chain.blocks for chain in answer.chains]
+
     async def run(self) -> None:
         """Uploads until cancelled."""
         try:
@@ -98,13 +116,14 @@ class KvStoreTier:
                 while self._buffer:
                     await self._upload_some()
         finally:
-            for channel in self._channels.values():
+            await self._held.aclose()
+            for channel, _ in self._stores.values():
                 await channel.close(None)
 
     async def _upload_some(self) -> None:
         count = min(_UPLOAD_BLOCKS, len(self._buffer))
         batch = [self._buffer.popleft() for _ in range(count)]
-        stub = self._stub(batch[0].key)
+        stub = self._stub()
         if stub is None:
             return
         try:
@@ -147,19 +166,19 @@ class KvStoreTier:
             return None
         return FetchedBlock(_decode_tokens(header.token_ids), answer.inline)
 
-    def _stub(self, key: bytes) -> "kvstore_pb2_grpc.KvStoreAsyncStub | None":
+    def _stub(self) -> "kvstore_pb2_grpc.KvStoreAsyncStub | None":
         """The kvstore that holds this model's blocks: one for all, chosen by rendezvous on the
         layout, because a chain must lie in one place to be found by its prefix."""
-        del key
         members = self._members.current()
         if not members:
             return None
         seed = self._layout.encode()
         chosen = max(members, key=lambda m: blake2b(seed + m.encode(), digest_size=8).digest())
         address = str(members[chosen].info["address"])
-        if address not in self._channels:
-            self._channels[address] = connect(address, self._tls)
-        return kvstore_pb2_grpc.KvStoreStub(self._channels[address])
+        if address not in self._stores:
+            channel = connect(address, self._tls)
+            self._stores[address] = channel, kvstore_pb2_grpc.KvStoreStub(channel)
+        return self._stores[address][1]
 
 
 def _encode_tokens(tokens: Sequence[int]) -> bytes:
