@@ -7,9 +7,9 @@ Tokens enter as little-endian u32; only full blocks have a hash. The account's s
 its chain, so two tenants never share a name.
 """
 
+import sys
+from array import array
 from collections.abc import Iterable, Sequence
-
-import numpy as np
 
 from libs.hashing.domain import HASH_BYTES, Domain
 
@@ -17,7 +17,6 @@ BLOCK_TOKENS = 32
 """Tokens per block, cluster-wide."""
 
 _BLOCK_BYTES = BLOCK_TOKENS * 4
-_MAX_TOKEN = 0xFFFFFFFF
 _SALT = Domain("impala.salt.v1")
 _CONTENT = Domain("impala.content.v1")
 
@@ -74,10 +73,10 @@ def unpack(packed: bytes) -> list[bytes]:
 
 
 def _pack_tokens(tokens: Sequence[int]) -> bytes:
-    if not len(tokens):
-        return b""
-    # Through int64 first: a direct cast of an integer array to u32 would wrap silently.
-    wide = np.asarray(tokens, dtype=np.int64)
-    if int(wide.min()) < 0 or int(wide.max()) > _MAX_TOKEN:
-        raise ValueError("token ids must lie in [0, 2**32)")
-    return wide.astype("<u4").tobytes()
+    try:
+        packed = array("I", tokens)
+    except OverflowError as error:
+        raise ValueError("token ids must lie in [0, 2**32)") from error
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()

@@ -40,7 +40,10 @@ def compile_template(source: str, now: Callable[[], datetime]) -> jinja2.Templat
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = lambda form: now().strftime(form)
-    return environment.from_string(source)
+    template = environment.from_string(source)
+    # Jinja keeps them in a chain of maps and copies that at each rendering, key by key.
+    template.globals = dict(template.globals)
+    return template
 
 
 def _raise_exception(message: object) -> NoReturn:

@@ -92,7 +92,7 @@ class Placing:
     async def _ask(
         self, leader: str, request: scheduler_pb2.AcquireRequest, within_s: float
     ) -> Placement:
-        stub = scheduler_pb2_grpc.SchedulerStub(self._channels.to(leader))
+        stub = self._channels.stub(scheduler_pb2_grpc.SchedulerStub, leader)
         answer = await call(stub.Acquire, request, timeout_s=max(0.001, within_s))
         return Placement(
             address=answer.address,
@@ -146,7 +146,7 @@ class Placing:
     async def _release(
         self, placement: Placement, grant: modelserver_pb2.Grant, reason: str
     ) -> None:
-        stub = scheduler_pb2_grpc.SchedulerStub(self._channels.to(placement.leader))
+        stub = self._channels.stub(scheduler_pb2_grpc.SchedulerStub, placement.leader)
         request = scheduler_pb2.ReleaseRequest(
             grant_id=grant.grant_id, epoch=grant.epoch, reason=reason
         )

@@ -147,7 +147,7 @@ class Steps:
             generate.grant.CopyFrom(placement.grant)
         else:
             generate.self_placed.reason = placement.self_placed
-        stub = modelserver_pb2_grpc.ModelServerStub(self._channels.to(placement.address))
+        stub = self._channels.stub(modelserver_pb2_grpc.ModelServerStub, placement.address)
         heard = ended = False
         try:
             async with self._placing.counted(placement):
@@ -175,7 +175,7 @@ class Steps:
         task.add_done_callback(self._aborts.discard)
 
     async def _abort(self, running: Running, choice: int) -> None:
-        stub = modelserver_pb2_grpc.ModelServerStub(self._channels.to(running.placement.address))
+        stub = self._channels.stub(modelserver_pb2_grpc.ModelServerStub, running.placement.address)
         request = modelserver_pb2.AbortRequest(
             step_id=running.step_id, choice=choice, reason=common_pb2.FINISH_REASON_STOP
         )

@@ -19,6 +19,9 @@ EXPIRED = "batch_expired"
 CANCELLED = "batch_cancelled"
 ENGINE_LOST = "engine_lost"
 
+# NaN must not slip into a file that others parse.
+_ENCODER = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+
 NO_REPLY_MESSAGES = {
     EXPIRED: "This request could not be executed before the completion window expired.",
     CANCELLED: "This request was not executed because the batch was cancelled.",
@@ -52,6 +55,4 @@ def _line(
     error: Mapping[str, Any] | None,
 ) -> bytes:
     record = {"id": line_id, "custom_id": custom_id, "response": response, "error": error}
-    # NaN must not slip into a file that others parse.
-    text = json.dumps(record, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    return text.encode("ascii") + b"\n"
+    return _ENCODER.encode(record).encode("ascii") + b"\n"
