@@ -26,6 +26,11 @@ class ServiceConfig:
         None, "Certificate to show etcd, PEM; its common name is etcd's user."
     )
     etcd_key: pathlib.Path | None = setting(None, "That certificate's private key, PEM.")
+    etcd_wait_s: float = setting(
+        30.0,
+        "Seconds that etcd may take to answer at the start, before this process gives up.",
+        minimum=0,
+    )
     member: str = setting("", "This member's name in the cluster; empty: host and port make it.")
     tls_cert: pathlib.Path | None = setting(None, "Server certificate chain, PEM.")
     tls_key: pathlib.Path | None = setting(None, "The certificate's private key, PEM.")

@@ -7,6 +7,7 @@ shows the whole of it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from libs.rpc.tls import ClientTls, ServerTls
 log = logging.getLogger(__name__)
 
 _WILDCARDS = ("0.0.0.0", "::", "")
+_ASK_ETCD_EVERY_S = 0.5
 
 
 def server_of(config: ServiceConfig, service_names: Sequence[str]) -> RpcServer:
@@ -74,14 +76,35 @@ def member_id_of(config: ServiceConfig, service: str, address: str) -> str:
 
 
 @asynccontextmanager
-async def cluster_of(config: ServiceConfig) -> AsyncIterator[EtcdClient]:
-    """A client of the cluster's etcd, known to answer. Raises StartupError when it does not."""
+async def cluster_of(config: ServiceConfig, shutdown: Shutdown) -> AsyncIterator[EtcdClient]:
+    """A client of the cluster's etcd, known to answer. Services may be started before etcd: it is
+    waited for, for so long as the flags say. Raises StartupError when it does not answer by then,
+    or the process is told to stop first."""
     async with EtcdClient(config.etcd, tls=etcd_tls(config)) as client:
+        await _wait_for(client, config.etcd_wait_s, shutdown)
+        yield client
+
+
+async def _wait_for(client: EtcdClient, within_s: float, shutdown: Shutdown) -> None:
+    deadline = asyncio.get_running_loop().time() + within_s
+    waits = False
+    while True:
         try:
             await client.get(ROOT)
         except ClusterUnavailable as error:
-            raise StartupError(f"{error}; start etcd or give its address with --etcd.") from error
-        yield client
+            late = asyncio.get_running_loop().time() + _ASK_ETCD_EVERY_S > deadline
+            if late or shutdown.requested:
+                raise StartupError(
+                    f"{error}; start etcd or give its address with --etcd."
+                ) from error
+            if not waits:
+                log.warning("waiting for etcd: %s", error)
+            waits = True
+        else:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_ASK_ETCD_EVERY_S):
+                await shutdown.wait()
 
 
 async def serve_member(

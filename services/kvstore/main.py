@@ -23,7 +23,7 @@ async def serve(config: KvStoreConfig, shutdown: Shutdown) -> None:
     app = KvStoreApp(BlockStore(config.memory_bytes), SystemClock(), METRICS)
     rpc = server_of(config, [SERVICE])
     kvstore_pb2_grpc.add_KvStoreServicer_to_server(KvStoreApi(app, incarnation), rpc.server)
-    async with cluster_of(config) as etcd:
+    async with cluster_of(config, shutdown) as etcd:
         await serve_member(rpc, etcd, config, shutdown, service="kvstore", incarnation=incarnation)
 
 

@@ -23,7 +23,7 @@ async def serve(config: LeapConfig, shutdown: Shutdown) -> None:
     """Serve until told to stop."""
     incarnation = secrets.token_hex(8)
     rpc = server_of(config, [SERVICE])
-    async with cluster_of(config) as etcd, Members(etcd, "modelserver") as servers:
+    async with cluster_of(config, shutdown) as etcd, Members(etcd, "modelserver") as servers:
         app = LeapApp(EtcdVersions(etcd), MemberReplicas(servers), SystemClock())
         leap_pb2_grpc.add_LeapServicer_to_server(LeapApi(app), rpc.server)
         await serve_member(rpc, etcd, config, shutdown, service="leap", incarnation=incarnation)

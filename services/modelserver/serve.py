@@ -65,7 +65,7 @@ async def serve(config: ModelServerConfig, shutdown: Shutdown, load: Load) -> No
         if config.metrics_port >= 0:
             serve_metrics(config.metrics_port, config.host)
         model = await _load(config, load)
-        client = await stack.enter_async_context(cluster_of(config))
+        client = await stack.enter_async_context(cluster_of(config, shutdown))
         views = {
             name: await stack.enter_async_context(Members(client, name))
             for name in ("kvstore", "leap", "scheduler")

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from libs.config import parse_config, setting
 from libs.hashing import BLOCK_TOKENS
@@ -41,6 +42,7 @@ class ScriptedConfig(ModelServerConfig):
     """The model server's settings and what the script needs."""
 
     step_s: float = setting(0.0, "Seconds that each engine step takes.", minimum=0)
+    load_from: str = setting("", "A file read to its end before there is a model: a pipe holds it.")
     # Of the sorted byte-level alphabet these are the small letters.
     answers_from: int = setting(64, "First token id that is answered.", minimum=0)
     answers_to: int = setting(89, "Last token id that is answered.", minimum=0, maximum=VOCAB - 1)
@@ -130,6 +132,8 @@ class ScriptedRunner:
 
 def load(config: ScriptedConfig) -> ServedModel:
     """A model without weights; its version is named by the script's settings."""
+    if config.load_from:
+        Path(config.load_from).read_bytes()
     pool = TokenPool(max(1, config.kv_bytes // BLOCK_BYTES))
     script = f"{config.answers_from}-{config.answers_to}".encode()
     root, digest = (hashlib.blake2b(salt + script).digest()[:32] for salt in (b"root", b"model"))

@@ -9,6 +9,7 @@ from libs.config import parse_config
 from libs.errors import StartupError
 from libs.obs import serve_metrics, setup_logging
 from libs.rpc import Shutdown, run_service
+from libs.rpc.frame import cluster_of
 from services.router.app import Router
 from services.router.config import RouterConfig
 
@@ -17,6 +18,8 @@ async def serve(config: RouterConfig, shutdown: Shutdown) -> None:
     """Serves until the shutdown is requested, then drains."""
     if config.metrics_port >= 0:
         serve_metrics(config.metrics_port, config.host)
+    async with cluster_of(config, shutdown):
+        pass  # The router's own client finds an etcd that answers.
     async with Router(config) as router:
         waits = [asyncio.create_task(event.wait()) for event in (shutdown, router.superseded)]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

@@ -7,7 +7,6 @@ import sys
 
 from impala.scheduler.v1 import scheduler_pb2_grpc
 from libs.clock import SystemClock
-from libs.cluster.client import EtcdClient
 from libs.cluster.errors import ClusterUnavailable
 from libs.cluster.secret import cluster_secret
 from libs.config import parse_config
@@ -16,7 +15,7 @@ from libs.objects import open_store
 from libs.obs import setup_logging
 from libs.records import ids
 from libs.rpc import Shutdown, run_service
-from libs.rpc.frame import client_tls, etcd_tls, member_id_of, serve_member, server_of
+from libs.rpc.frame import client_tls, cluster_of, member_id_of, serve_member, server_of
 from services.scheduler.adapters.batch_routers import GrpcBatchRouters
 from services.scheduler.adapters.channels import Channels
 from services.scheduler.adapters.model_servers import GrpcModelServers
@@ -36,7 +35,7 @@ async def serve(config: SchedulerConfig, shutdown: Shutdown) -> None:
     clock = SystemClock()
     objects = open_store(config.objects)
     config = _named(config)
-    async with EtcdClient(config.etcd, tls=etcd_tls(config)) as client:
+    async with cluster_of(config, shutdown) as client:
         views = ClusterViews(client)
         try:
             await views.start()

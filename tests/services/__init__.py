@@ -1,1 +1,1 @@
-"""What every service owes those who run it: from its start to its end, and when the machine fails."""
+"""What every service owes those who run it: from start to end, and when the machine fails."""

@@ -145,7 +145,7 @@ class Cluster:
         return [sys.executable, "-P", "-m", f"services.{module}", *flags]
 
     async def up(self, *names: str) -> None:
-        """Starts them all and returns once they are ready, and batches have a job to run against."""
+        """Starts them all and returns once they are ready, and batches have a job."""
         for name in names:
             self.start(name)
         for name in names:

@@ -126,16 +126,9 @@ async def _repeat(
 
 async def submit(client: httpx.AsyncClient, lines: int, tokens: int) -> str:
     """A batch's id; its lines are l0, l1, ..."""
+    line = {"method": "POST", "url": ENDPOINT}
     content = "".join(
-        json.dumps(
-            {
-                "custom_id": f"l{at}",
-                "method": "POST",
-                "url": ENDPOINT,
-                "body": chat(f"{at}", tokens),
-            }
-        )
-        + "\n"
+        json.dumps({**line, "custom_id": f"l{at}", "body": chat(f"{at}", tokens)}) + "\n"
         for at in range(lines)
     )
     file = await client.post(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -58,9 +59,31 @@ def test_tls_files_serve_both_directions(tmp_path: Path) -> None:
 
 async def test_an_etcd_that_answers_is_handed_over() -> None:
     with EtcdProcess() as etcd:
-        async with cluster_of(ServiceConfig(etcd=(etcd.endpoint,))) as client:
+        async with cluster_of(ServiceConfig(etcd=(etcd.endpoint,)), Shutdown()) as client:
             assert isinstance(client, EtcdClient)
             assert await client.get("/impala/nothing") is None
+
+
+async def test_an_etcd_that_is_started_later_is_waited_for() -> None:
+    etcd = EtcdProcess()
+    try:
+        config = ServiceConfig(etcd=(etcd.endpoint,))
+        async with asyncio.timeout(WITHIN_S), contextlib.AsyncExitStack() as stack:
+            entering = stack.enter_async_context(cluster_of(config, Shutdown()))
+            waiting = asyncio.create_task(entering)
+            await asyncio.to_thread(etcd.start)
+            assert await (await waiting).get("/impala/nothing") is None
+    finally:
+        etcd.close()
+
+
+async def test_who_waits_for_etcd_can_be_told_to_stop() -> None:
+    shutdown = Shutdown()
+    config = ServiceConfig(etcd=("127.0.0.1:9",), etcd_wait_s=3600)
+    shutdown.request("the test")
+    with pytest.raises(StartupError, match="start etcd or give its address"):
+        async with asyncio.timeout(WITHIN_S), cluster_of(config, shutdown):
+            raise AssertionError("there is no etcd")
 
 
 async def test_a_replaced_member_stops_with_its_sentence_and_the_new_one_stays() -> None:
@@ -99,11 +122,11 @@ async def test_a_member_speaks_to_etcd_in_mutual_tls_by_its_flags(tmp_path: Path
     cert, key = authority.issue("etcd")
     with EtcdProcess(tls=ServerTls(cert, key, client_ca=authority.cert)) as etcd:
         cert, key = authority.issue("kvstore")
-        plain = ServiceConfig(etcd=(etcd.endpoint,))
+        plain = ServiceConfig(etcd=(etcd.endpoint,), etcd_wait_s=0)
         known = replace(plain, etcd_ca=authority.cert, etcd_cert=cert, etcd_key=key)
         assert etcd_tls(plain) is None
-        async with cluster_of(known) as client:
+        async with cluster_of(known, Shutdown()) as client:
             await client.put("/impala/a", b"1")
         with pytest.raises(StartupError, match="--etcd"):
-            async with cluster_of(plain):
+            async with cluster_of(plain, Shutdown()):
                 raise AssertionError("etcd let one in without a certificate")

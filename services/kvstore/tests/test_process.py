@@ -78,7 +78,8 @@ async def test_it_registers_serves_and_leaves_on_sigterm(etcd: EtcdProcess) -> N
 
 def test_without_etcd_it_says_what_to_do(etcd: EtcdProcess) -> None:
     nowhere = f"127.0.0.1:{free_port()}"
-    with kvstore("--etcd", nowhere, "--port", "0", "--log-level", "error") as process:
+    flags = ("--etcd", nowhere, "--etcd-wait-s", "0", "--port", "0", "--log-level", "error")
+    with kvstore(*flags) as process:
         _, err = process.communicate(timeout=30)
     assert process.returncode == 1
     assert err.startswith(f"kvstore: etcd at {nowhere} cannot be reached")

@@ -48,12 +48,12 @@ def test_ports_and_prices_have_documented_defaults() -> None:
 
 def test_an_etcd_that_is_away_is_one_sentence(tmp_path: Path) -> None:
     code, text = end_of(
-        *("--no-auth", "--etcd", "127.0.0.1:9", "--objects", str(tmp_path)),
+        *("--no-auth", "--etcd", "127.0.0.1:9", "--etcd-wait-s", "0", "--objects", str(tmp_path)),
         *("--http-port", "0", "--port", "0"),
     )
     assert code == 1
     assert text.startswith("router: etcd at 127.0.0.1:9 cannot be reached")
-    assert text.endswith("start etcd, or give another --etcd.")
+    assert text.endswith("; start etcd or give its address with --etcd.")
 
 
 async def test_a_port_in_use_is_one_sentence(bare: Stage) -> None:
