@@ -2,6 +2,7 @@
 
 from libs.rpc.channel import call, connect, remaining, stream, upload
 from libs.rpc.lifecycle import Shutdown, run_service
+from libs.rpc.sending import keep_status
 from libs.rpc.server import PortInUse, RpcServer
 from libs.rpc.status import (
     ACCEPTED,
@@ -28,6 +29,7 @@ __all__ = [
     "error_of",
     "from_rpc_error",
     "is_loopback",
+    "keep_status",
     "remaining",
     "run_service",
     "status_of",

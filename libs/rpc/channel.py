@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 import grpc
 
 from libs.errors import DeadlineExceeded, ImpalaError, Unavailable
+from libs.rpc.sending import keep_status
 from libs.rpc.server import MAX_MESSAGE_BYTES
 from libs.rpc.status import from_rpc_error
 from libs.rpc.tls import ClientTls
@@ -91,9 +92,11 @@ async def upload(
 ) -> Response:
     """Many requests, one answer, within `timeout_s` seconds from the start."""
     try:
-        return await method(
+        running = method(
             requests, timeout=timeout_s, metadata=tuple(metadata), wait_for_ready=wait_for_ready
         )
+        answer: Response = await keep_status(running)
+        return answer
     except grpc.aio.AioRpcError as failure:
         raise from_rpc_error(failure) from failure
     except asyncio.CancelledError:

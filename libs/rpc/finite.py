@@ -7,6 +7,8 @@ before its handler sees the message.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
 import math
 from collections.abc import AsyncIterable, Iterator
@@ -43,6 +45,13 @@ class FiniteRequests:
         message = await anext(self._source)
         check_finite(message)
         return message
+
+    async def discard(self, within_s: float) -> None:
+        """Reads on to the client's last message, at most so long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                async for _ in self._source:
+                    pass
 
     async def aclose(self) -> None:
         """For when nobody reads any more."""

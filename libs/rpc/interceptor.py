@@ -1,7 +1,7 @@
 """What surrounds every handler: errors become statuses, calls are counted, a drain refuses, and
 requests with numbers that are none are turned away (`libs.rpc.finite`).
 
-Four hangs, leaks and false alarms of grpc.aio are closed here:
+Hangs, leaks and false alarms of grpc.aio are closed here:
  * A CancelledError raised inside a handler whose own call was not cancelled (a sub-task was, or a
    channel was closed) would leave the client waiting for ever (grpc issue 29248): it becomes
    INTERNAL.
@@ -9,6 +9,8 @@ Four hangs, leaks and false alarms of grpc.aio are closed here:
    garbage collector comes by: it is closed in the call's own task, at once.
  * A write, or an abort, to a client that is gone fails with an InternalError: the call ends as
    cancelled, for there is nobody to tell and nothing is wrong here.
+ * A refusal that comes while the client still sends would reach it as INTERNAL: it is let finish,
+   for a moment (`libs.rpc.sending` closes the rest of it at clients of ours).
  * An error whose text does not fit in a header would break the stream: `libs.rpc.status` cuts it.
 """
 
@@ -20,7 +22,7 @@ import functools
 import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import grpc
 from prometheus_client import Counter, Gauge, Histogram
@@ -36,7 +38,10 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _Context = Any  # grpc.aio.ServicerContext; its generics say nothing here.
 _CODES = {code.value[0]: code.name for code in grpc.StatusCode}
-_HOUSEKEEPING = ("/grpc.health.", "/grpc.reflection.")
+LINGER_S = 0.25
+"""How long a refused client may go on sending."""
+_HOUSEKEEPING = ("/grpc.health.", "/grpc.reflection.", "/impala.common.v1.Tunnel/")
+"""Not counted and not refused; of a tunnel, each call in it is."""
 
 
 class InFlight:
@@ -99,10 +104,11 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             handler = await continuation(handler_call_details)
             if handler is None:
                 return None  # gRPC answers UNIMPLEMENTED; a made-up name must not become a label
-            wrapped = self._handlers[method] = self._wrap(method, handler)
+            wrapped = self._handlers[method] = self.wrap(method, handler)
         return wrapped
 
-    def _wrap(self, method: str, handler: Any) -> Any:
+    def wrap(self, method: str, handler: Any) -> Any:
+        """The handler with all of the above around it."""
         behavior = (
             handler.unary_unary
             or handler.unary_stream
@@ -114,31 +120,51 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         elif not inspect.iscoroutinefunction(behavior):
             raise TypeError(f"{method} must be a coroutine or an async generator function")
 
-        behavior = _checking(behavior, handler.request_streaming)
         meter = _Meter(method, self._calls, self._seconds, self._running)
 
         async def guarded(request: Any, context: _Context) -> Any:
-            return await self._guard(meter, behavior(request, context), context)
+            return await self._guard(meter, _checked(behavior, request, context), context, None)
+
+        async def guarded_stream(request: Any, context: _Context) -> Any:
+            requests = FiniteRequests(request)
+            try:
+                return await self._guard(meter, behavior(requests, context), context, requests)
+            finally:
+                await requests.aclose()
 
         kind = "stream" if handler.request_streaming else "unary"
         kind += "_stream" if handler.response_streaming else "_unary"
         make = getattr(grpc, f"{kind}_rpc_method_handler")
-        return make(guarded, handler.request_deserializer, handler.response_serializer)
+        answering = guarded_stream if handler.request_streaming else guarded
+        return make(answering, handler.request_deserializer, handler.response_serializer)
 
-    async def _guard(self, meter: _Meter, body: Awaitable[_T], context: _Context) -> _T:
+    async def _guard(
+        self,
+        meter: _Meter,
+        body: Awaitable[_T],
+        context: _Context,
+        requests: FiniteRequests | None,
+    ) -> _T:
         if meter.housekeeping:
-            return await self._answer(meter, body, context)
+            return await self._answer(meter, body, context, requests)
         if self._in_flight.refusing:
             body.close()  # type: ignore[attr-defined]
             meter.calls("UNAVAILABLE").inc()
-            await abort(context, Unavailable("This server is going away.", "DRAINING", None, 1.0))
+            going = Unavailable("This server is going away.", "DRAINING", None, 1.0)
+            await _refuse(context, going, requests)
         self._in_flight.enter()
         try:
-            return await self._answer(meter, body, context)
+            return await self._answer(meter, body, context, requests)
         finally:
             self._in_flight.leave()
 
-    async def _answer(self, meter: _Meter, body: Awaitable[_T], context: _Context) -> _T:
+    async def _answer(
+        self,
+        meter: _Meter,
+        body: Awaitable[_T],
+        context: _Context,
+        requests: FiniteRequests | None,
+    ) -> _T:
         started = self._clock.now()
         meter.running.inc()
         code = "UNKNOWN"
@@ -165,7 +191,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 error = error_of(failure)
                 _log_failure(meter.method, failure, error)
             try:
-                await abort(context, error)
+                await _refuse(context, error, requests)
             except grpc.aio.InternalError:
                 raise _client_gone(meter.method) from None
             finally:
@@ -176,20 +202,21 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             meter.seconds.observe(self._clock.now() - started)
 
 
-def _checking(
-    behavior: Callable[[Any, _Context], Awaitable[_T]], is_stream: bool
-) -> Callable[[Any, _Context], Awaitable[_T]]:
-    async def checked(request: Any, context: _Context) -> _T:
-        if is_stream:
-            requests = FiniteRequests(request)
-            try:
-                return await behavior(requests, context)
-            finally:
-                await requests.aclose()
-        check_finite(request)
-        return await behavior(request, context)
+async def _checked(
+    behavior: Callable[[Any, _Context], Awaitable[_T]], request: Any, context: _Context
+) -> _T:
+    check_finite(request)
+    return await behavior(request, context)
 
-    return checked
+
+async def _refuse(
+    context: _Context, error: ImpalaError, requests: FiniteRequests | None
+) -> NoReturn:
+    """Ends the call. A client that still sends is let finish first, for a moment: to grpc.aio a
+    write that the end of the call cut off is an INTERNAL error of its own, and hides the status."""
+    if requests is not None:
+        await requests.discard(LINGER_S)
+    await abort(context, error)
 
 
 def _writing(

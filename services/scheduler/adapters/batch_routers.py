@@ -14,7 +14,7 @@ from impala.common.v1 import common_pb2
 from impala.router.v1 import router_pb2, router_pb2_grpc
 from libs.cluster.secret import METADATA_KEY
 from libs.errors import DataLoss, Internal, Unavailable
-from libs.rpc import from_rpc_error, stream
+from libs.rpc import from_rpc_error, keep_status, stream
 from services.scheduler.adapters.channels import Channels
 from services.scheduler.core.run import Line, Outcome
 from services.scheduler.core.usage import Usage
@@ -92,7 +92,7 @@ class _Lines:
     ) -> None:
         self._requests = _Requests()
         self._requests.put(router_pb2.ExecuteRequest(start=_start(ask)))
-        self._call = stub.Execute(self._requests, metadata=metadata)
+        self._call = keep_status(stub.Execute(self._requests, metadata=metadata))
 
     async def connected(self) -> None:
         """Returns once the router is reached: a dead one must not be handed lines."""
