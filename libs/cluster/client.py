@@ -13,7 +13,7 @@ from etcd.api.etcdserverpb import rpc_pb2
 from libs.cluster.entry import Entry, Listing, entry_of, prefix_end
 from libs.cluster.lease import Lease, revoke_lease
 from libs.cluster.ops import Compare, Op, Put, TxnResult, txn_request, txn_result
-from libs.cluster.transport import Transport
+from libs.cluster.transport import Password, Transport
 from libs.cluster.watch import Watch
 from libs.rpc.tls import ClientTls
 
@@ -34,7 +34,7 @@ class EtcdClient:
         *,
         tls: ClientTls | None = None,
         user: str | None = None,
-        password: str | None = None,
+        password: Password = None,
         per_try_timeout_s: float = 1.0,
         write_timeout_s: float = 2.5,
         deadline_s: float = 5.0,

@@ -20,15 +20,14 @@ import orjson
 
 from libs.cluster.client import EtcdClient
 from libs.cluster.entry import Entry
-from libs.cluster.errors import ClusterUnavailable, LeaseLost, OutcomeUnknown
+from libs.cluster.errors import PASSING, LeaseLost
 from libs.cluster.keys import election_leader, election_prefix
 from libs.cluster.lease import Lease
 from libs.cluster.ops import Compare, Get, Put
+from libs.cluster.patience import Patience
 from libs.cluster.watch import DeleteEvent, PutEvent, Snapshot, WatchItem
 
 log = logging.getLogger(__name__)
-
-RETRY_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +39,10 @@ class Leader:
 
 
 class Leadership:
-    """Won by `Election.campaign`. `lost` is set when it ends for any reason; it never comes back:
-    campaign again for the next one, with a higher epoch."""
+    """Won by `Election.campaign`. `lost` is set when it has ended; it never comes back: campaign
+    again for the next one, with a higher epoch. In between it may be in doubt, neither `held` nor
+    `lost`: etcd has not been heard for so long that another may lead. What is under way may go on
+    then (the guard protects the state), nothing may be given away."""
 
     def __init__(self, client: EtcdClient, key: str, epoch: int, lease: Lease) -> None:
         self.key = key
@@ -69,8 +70,8 @@ class Leadership:
 
     @property
     def held(self) -> bool:
-        """False once the lease may have expired, also in a process that was just woken. A hint to
-        stop early; what protects the state is the guard."""
+        """False while the lease may have expired, also in a process that was just woken. What
+        protects the state is the guard."""
         return self._lease.held
 
     def guard(self) -> Compare:
@@ -85,14 +86,17 @@ class Leadership:
 
     async def _stand_down_when_removed(self) -> None:
         """The key can go before the lease does: revoked by an operator, or deleted."""
+        patience = Patience(f"watch of the leadership {self.key}", log)
         while not self.lost.is_set():
-            with contextlib.suppress(ClusterUnavailable):
+            try:
                 async with self._client.watch(self.key) as watch:
                     async for item in watch:
                         if self._is_removed(item):
                             log.warning("leadership %s epoch %d was removed", self.key, self.epoch)
                             self._lease.abandon()
                             return
+            except PASSING as error:
+                await patience.rest(error)
 
     def _is_removed(self, item: WatchItem) -> bool:
         match item:
@@ -115,18 +119,20 @@ class Election:
         self.candidate_id = candidate_id
         self._client = client
         self._ttl_s = ttl_s
+        self._patience = Patience(f"election {self.key}", log)
 
     async def campaign(self) -> Leadership:
-        """Waits, through outages of etcd too, until this candidate leads. May be cancelled."""
+        """Waits until this candidate leads, also while etcd is away, full, or refuses access. May
+        be cancelled."""
         while True:
             try:
                 async with self._client.watch(self.prefix) as watch:
                     async for item in watch:
                         if self._is_vacant(item) and (leadership := await self._stand()):
+                            self._patience.over()
                             return leadership
-            except ClusterUnavailable as error:
-                log.warning("election %s: %s", self.key, error)
-                await asyncio.sleep(RETRY_S)
+            except PASSING as error:
+                await self._patience.rest(error)
 
     async def leader(self) -> Leader | None:
         entry = await self._client.get(self.key)
@@ -172,8 +178,8 @@ class Election:
         while True:
             try:
                 return await self._client.lease(self._ttl_s)
-            except ClusterUnavailable:
-                await asyncio.sleep(RETRY_S)
+            except PASSING as error:
+                await self._patience.rest(error)
 
     async def _claim(self, lease: Lease) -> int | None:
         """The epoch won, None if another candidate leads. Repeating the claim is safe: it takes
@@ -184,9 +190,8 @@ class Election:
                 result = await self._client.txn(
                     [Compare.absent(self.key)], then=[put], else_=[Get(self.key)]
                 )
-            except (OutcomeUnknown, ClusterUnavailable) as error:
-                log.warning("election %s: %s", self.key, error)
-                await asyncio.sleep(RETRY_S)
+            except PASSING as error:
+                await self._patience.rest(error)
                 continue
             if result.succeeded:
                 return result.revision

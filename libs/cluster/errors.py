@@ -4,8 +4,9 @@ should do about it.
     ClusterError
     ├── ClusterUnavailable  (Unavailable)         no endpoint answered; nothing was changed
     ├── OutcomeUnknown      (DeadlineExceeded)    a write was sent and no answer came
+    │   └── StoreFull                             etcd's quota is used up: it takes no writes
     ├── PermissionRefused   (PermissionDenied)    wrong user, password, certificate or role
-    ├── RequestRefused      (FailedPrecondition)  etcd refused it: too large, store full, ...
+    ├── RequestRefused      (FailedPrecondition)  etcd refused it: too large, malformed, ...
     │   └── Compacted                             the revision asked for is no longer kept
     ├── LeaseLost           (Aborted)             its keys are, or soon will be, deleted
     ├── CompareFailed       (Aborted)             a condition did not hold; nothing was changed
@@ -14,6 +15,9 @@ should do about it.
     ├── BadAccountName      (InvalidArgument)     no new account may be called that
     ├── RecordMissing       (NotFound)            update or cursor of an id that is not there
     └── RecordUnreadable    (DataLoss)            no record that this version can read
+
+PASSING are those that end without the caller's doing: etcd comes back, or an operator frees space
+or gives access. Who must go on waits for that (patience.py); who has a client says "come back".
 """
 
 from __future__ import annotations
@@ -57,6 +61,12 @@ class OutcomeUnknown(ClusterError, DeadlineExceeded):
     REASON = "OUTCOME_UNKNOWN"
 
 
+class StoreFull(OutcomeUnknown):
+    """The write that filled the store is applied and answered so; later ones are not applied."""
+
+    REASON = "CLUSTER_STORE_FULL"
+
+
 class PermissionRefused(ClusterError, PermissionDenied):
     REASON = "CLUSTER_PERMISSION_REFUSED"
 
@@ -95,3 +105,6 @@ class RecordMissing(ClusterError, NotFound):
 
 class RecordUnreadable(ClusterError, DataLoss):
     REASON = "RECORD_UNREADABLE"
+
+
+PASSING = (ClusterUnavailable, OutcomeUnknown, PermissionRefused)

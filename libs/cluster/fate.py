@@ -17,6 +17,7 @@ from libs.cluster.errors import (
     LeaseLost,
     PermissionRefused,
     RequestRefused,
+    StoreFull,
 )
 
 
@@ -37,6 +38,7 @@ _UNANSWERED = {
 }
 _NOT_APPLIED = ("etcdserver: no leader", "etcdserver: too many requests")
 _STALE_TOKEN = ("invalid auth token", "revision of auth store is old")
+_FULL = "database space exceeded"
 _NO_ACCESS = ("permission denied", "authentication failed", "user name is empty")
 
 
@@ -47,7 +49,12 @@ def fate_of(code: StatusCode, details: str) -> Fate | ClusterError:
     if code is StatusCode.UNAUTHENTICATED or any(text in details for text in _STALE_TOKEN):
         return Fate.STALE_TOKEN
     if code is StatusCode.PERMISSION_DENIED or any(text in details for text in _NO_ACCESS):
-        return PermissionRefused(f"etcd refused access: {details}")
+        return refused(details)
+    if _FULL in details:
+        return StoreFull(
+            "etcd's store is full and takes no writes: compact and defragment it, then disarm its "
+            f"alarm ({details})"
+        )
     if code in _UNANSWERED:
         return Fate.UNANSWERED
     if code is StatusCode.OUT_OF_RANGE and "compacted" in details:
@@ -55,3 +62,11 @@ def fate_of(code: StatusCode, details: str) -> Fate | ClusterError:
     if code is StatusCode.NOT_FOUND and "lease" in details:
         return LeaseLost(f"the lease has ended: {details}")
     return RequestRefused(f"etcd refused the request: {details} ({code.name})")
+
+
+def refused(details: str) -> PermissionRefused:
+    """Names the settings, also where it is logged long after the start."""
+    return PermissionRefused(
+        f"etcd refused access ({details}): check --etcd-user and --etcd-password-file, or the "
+        "certificate of --etcd-cert"
+    )

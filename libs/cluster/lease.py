@@ -1,8 +1,10 @@
-"""One lease. It keeps itself alive, and it is lost once and for ever.
+"""One lease. It keeps itself alive; it is held, in doubt, or lost for ever.
 
-The local clock decides, and it errs to the safe side: the lease counts as lost one time to live
+The local clock decides whether it is held, and it errs to the safe side: until one time to live
 after the *sending* of the last renewal that was answered, which is before etcd can let it expire.
-So while `held` is true, the keys are there; when `lost` is set, they may be there a little longer.
+So while `held` is true, the keys are there. Afterwards it is in doubt until etcd has been heard
+again: an etcd that was not running let nothing expire, and gives every lease its whole time anew
+when it starts, so the lease is held again. Only etcd's word sets `lost`; then the keys are gone.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ RETRY_S = 0.1
 
 
 class Lease:
-    """`lost` is set when the lease ended for any reason, `revoke` included."""
+    """`lost` is set when the lease has ended for certain, `abandon` and `revoke` included."""
 
     def __init__(self, transport: Transport, id_: int, ttl_s: int, expires: float) -> None:
         self.id = id_
@@ -44,7 +46,7 @@ class Lease:
     @property
     def held(self) -> bool:
         """False as soon as the time is up, even before any task of a process that was paused has
-        run again to set `lost`."""
+        run again; true again if it then turns out that etcd still has it."""
         return not self.lost.is_set() and asyncio.get_running_loop().time() < self._expires
 
     @property
@@ -67,8 +69,8 @@ class Lease:
     async def _keep_alive(self) -> None:
         loop = asyncio.get_running_loop()
         wait_s = self.ttl_s / 3
-        while loop.time() < self._expires:
-            await asyncio.sleep(min(wait_s, max(0.0, self._expires - loop.time())))
+        while True:
+            await asyncio.sleep(wait_s)
             sent = loop.time()
             ttl_s = await self._renew()
             if ttl_s is None:
@@ -83,11 +85,8 @@ class Lease:
     async def _renew(self) -> int | None:
         """Seconds that the lease lives on (<= 0: it is gone), None without an answer. A stream per
         renewal costs little and leaves no half-dead stream to reason about."""
-        left_s = self._expires - asyncio.get_running_loop().time()
-        if left_s <= 0:
-            return None
         try:
-            async with asyncio.timeout(min(self._transport.per_try_timeout_s, left_s)):
+            async with asyncio.timeout(self._transport.per_try_timeout_s):
                 return await self._ask()
         except (TimeoutError, ClusterError):
             return None

@@ -1,7 +1,8 @@
 """Being a member: the registration of this process under a lease.
 
-One task writes the key. It registers, writes new info, and when the lease is lost (etcd or this
-process was away longer than the time to live) registers again, under a new lease and a new epoch.
+One task writes the key. It registers, writes new info, and when the lease is lost (etcd ran without
+hearing of this process for longer than the time to live) registers again, under a new lease and a
+new epoch. After an outage in which etcd let nothing expire the registration is simply held again.
 Another task watches the key and wakes the first whenever it holds something else than was written.
 A registration is a fresh key, so that epochs grow; every write compares the revision of the one
 before, so that a write delayed in the network cannot bring back an older life of this member.
@@ -10,7 +11,6 @@ before, so that a write delayed in the network cannot bring back an older life o
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -20,8 +20,8 @@ from libs.cluster import keys
 from libs.cluster.client import EtcdClient
 from libs.cluster.entry import Entry
 from libs.cluster.errors import (
+    PASSING,
     ClusterError,
-    ClusterUnavailable,
     LeaseLost,
     OutcomeUnknown,
     RecordUnreadable,
@@ -29,12 +29,12 @@ from libs.cluster.errors import (
 from libs.cluster.lease import Lease
 from libs.cluster.member import decode_member, encode_member
 from libs.cluster.ops import Compare, Delete, Get, Put
+from libs.cluster.patience import RETRY_S, Patience
 from libs.cluster.watch import DeleteEvent, PutEvent, Snapshot, WatchItem
 
 log = logging.getLogger(__name__)
 
-RETRY_S = 0.2
-TRANSIENT = (ClusterUnavailable, OutcomeUnknown, LeaseLost)
+TRANSIENT = (*PASSING, LeaseLost)
 
 
 class Membership:
@@ -71,6 +71,7 @@ class Membership:
         self._wake = asyncio.Event()
         self._settled = asyncio.Condition()
         self._doubted = False
+        self._patience = Patience(f"member {self.key}", log)
         self._tasks: tuple[asyncio.Task[None], ...] = ()
 
     async def __aenter__(self) -> Self:
@@ -86,11 +87,13 @@ class Membership:
         await self.leave()
 
     async def start(self) -> None:
-        """Registers; ClusterUnavailable if etcd cannot be reached now. From then on it keeps trying
-        by itself."""
+        """Registers; ClusterUnavailable if etcd cannot be reached now, PermissionRefused if it lets
+        nobody in. Waits for a store that is full. From then on it keeps trying by itself."""
         while not self.registered:
-            with contextlib.suppress(OutcomeUnknown, LeaseLost):
+            try:
                 await self._join()
+            except (OutcomeUnknown, LeaseLost) as error:
+                await self._patience.rest(error)
         self._tasks = (
             asyncio.create_task(self._run(), name=f"member {self.key}"),
             asyncio.create_task(self._watch(), name=f"watch of member {self.key}"),
@@ -129,20 +132,24 @@ class Membership:
     async def _run(self) -> None:
         while not self.superseded.is_set():
             try:
-                if not self.registered:
+                if self._is_unregistered():
                     await self._join()
                 elif self._doubted:
                     await self._confirm()
                 elif self._written != self._wanted:
                     await self._rewrite()
                 else:
+                    self._patience.over()
                     await self._sleep()
             except TRANSIENT as error:
-                log.warning("member %s: %s", self.key, error)
-                await asyncio.sleep(RETRY_S)
+                await self._patience.rest(error)
         log.error("member %s: another process has taken this id", self.key)
         async with self._settled:
             self._settled.notify_all()
+
+    def _is_unregistered(self) -> bool:
+        """A lease in doubt is none that is lost: its registration may outlive an outage of etcd."""
+        return self.epoch == 0 or self._lease is None or self._lease.lost.is_set()
 
     async def _sleep(self) -> None:
         """Until there is new info to write, the key is in doubt, or the lease is lost."""
@@ -156,6 +163,7 @@ class Membership:
         self._wake.clear()
 
     async def _watch(self) -> None:
+        patience = Patience(f"watch of member {self.key}", log)
         while not self.superseded.is_set():
             try:
                 async with self._client.watch(self.key) as watch:
@@ -164,8 +172,7 @@ class Membership:
                             self._doubted = True
                             self._wake.set()
             except ClusterError as error:
-                log.warning("watch of member %s: %s", self.key, error)
-                await asyncio.sleep(RETRY_S)
+                await patience.rest(error)
 
     def _is_ours(self, item: WatchItem) -> bool:
         """True unless the item tells of this key and holds something else than this registration.
@@ -198,6 +205,8 @@ class Membership:
     async def _join(self) -> None:
         """One try to register; does nothing if a compare shows that the key changed meanwhile."""
         if self._lease is None or not self._lease.held:
+            if self._lease is not None:
+                self._lease.abandon()
             self._lease = await self._client.lease(self._ttl_s)
         entry = await self._client.get(self.key)
         if entry is not None and entry.lease == self._lease.id:

@@ -14,13 +14,15 @@ from typing import TypeVar
 from grpc import ChannelConnectivity, StatusCode, aio
 
 from etcd.api.etcdserverpb import rpc_pb2, rpc_pb2_grpc
-from libs.cluster.errors import ClusterError, ClusterUnavailable, OutcomeUnknown, PermissionRefused
-from libs.cluster.fate import Fate, fate_of
+from libs.cluster.errors import ClusterError, ClusterUnavailable, OutcomeUnknown
+from libs.cluster.fate import Fate, fate_of, refused
 from libs.rpc.tls import ClientTls
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 Metadata = tuple[tuple[str, str], ...]
+Password = str | Callable[[], str] | None
+"""A callable is asked at each login, so that a changed password takes effect."""
 
 PAUSE_S = 0.05
 # A member that has lost its quorum refuses at once instead of letting the call time out.
@@ -80,7 +82,7 @@ class Transport:
         *,
         tls: ClientTls | None,
         user: str | None,
-        password: str | None,
+        password: Password,
         per_try_timeout_s: float,
         write_timeout_s: float,
         deadline_s: float,
@@ -186,7 +188,7 @@ class Transport:
 
     def forget_token(self) -> None:
         if self._user is None:
-            raise PermissionRefused("etcd asks for a user and a password, and none is configured")
+            raise refused("it asks for a user and a password, and none is configured")
         self._token = None
 
     async def metadata(self, endpoint: Endpoint) -> Metadata:
@@ -199,16 +201,19 @@ class Transport:
 
     async def _authenticate(self, endpoint: Endpoint) -> str:
         """A token; empty if the server asks for none."""
-        request = rpc_pb2.AuthenticateRequest(name=self._user or "", password=self._password or "")
+        request = rpc_pb2.AuthenticateRequest(name=self._user or "", password=self._read_password())
         try:
             answer = await endpoint.auth.Authenticate(request, timeout=self.per_try_timeout_s)
         except aio.AioRpcError as error:
             if error.code() is StatusCode.FAILED_PRECONDITION:
                 return ""
             if self.settle(endpoint, error) is Fate.STALE_TOKEN:
-                raise PermissionRefused(f"etcd refused access: {error.details()}") from error
+                raise refused(error.details() or "") from error
             raise self._unavailable(endpoint, "no answer to the login") from error
         return answer.token
+
+    def _read_password(self) -> str:
+        return self._password() if callable(self._password) else self._password or ""
 
     def _unavailable(self, endpoint: Endpoint, why: str) -> ClusterUnavailable:
         others = len(self.addresses) - 1

@@ -9,6 +9,7 @@ a fresh Snapshot replaces the state. An outage is silence, never an error or an 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from dataclasses import dataclass
 from types import TracebackType
@@ -19,9 +20,12 @@ from grpc import StatusCode, aio
 from etcd.api.etcdserverpb import rpc_pb2
 from etcd.api.mvccpb import kv_pb2
 from libs.cluster.entry import Entry, Listing, entry_of, prefix_end
-from libs.cluster.errors import ClusterError, ClusterUnavailable, PermissionRefused
-from libs.cluster.fate import Fate, fate_of
+from libs.cluster.errors import PASSING, ClusterError, PermissionRefused
+from libs.cluster.fate import Fate, fate_of, refused
+from libs.cluster.patience import Patience
 from libs.cluster.transport import Endpoint, Transport
+
+log = logging.getLogger(__name__)
 
 REOPEN_PAUSE_S = 0.1
 
@@ -61,8 +65,9 @@ class Lists(Protocol):
 class Watch:
     """`async with client.watch(prefix) as watch: async for item in watch: ...`
 
-    One consumer. The first item is a Snapshot; until it is there ClusterUnavailable is raised,
-    afterwards only PermissionRefused. `silence_s`: after so long without a message the server is
+    One consumer. The first item is a Snapshot; until it is there ClusterUnavailable or
+    PermissionRefused is raised, afterwards nothing: access that is taken away may be given back,
+    and until then it is as in an outage. `silence_s`: after so long without a message the server is
     asked for a sign of life, and after as long again the stream is given up.
     """
 
@@ -81,6 +86,7 @@ class Watch:
         self._heard_at = 0.0
         self._pinged = False
         self._lost = False
+        self._patience = Patience(f"watch of {prefix}", log)
         self._reauthenticated = False
         self._endpoint: Endpoint | None = None
         self._call: Call | None = None
@@ -125,13 +131,11 @@ class Watch:
     async def _list(self) -> None:
         try:
             listing = await self._client.list(self.prefix)
-        except PermissionRefused:
-            raise
-        except ClusterError:
-            # Compacted between two pages, or away.
+        except ClusterError as error:
+            # Compacted between two pages, away, or refused.
             if not self._begun:
                 raise
-            self._lost = True
+            await self._rest(error)
             return
         self._revision = listing.revision
         if self._lost:
@@ -146,8 +150,8 @@ class Watch:
                 loop.time() + self._transport.deadline_s
             )
             metadata = await self._transport.metadata(endpoint)
-        except ClusterUnavailable:
-            self._lost = True
+        except PASSING as error:
+            await self._rest(error)
             return
         self._endpoint = endpoint
         self._call = endpoint.watch.Watch(None, metadata=metadata)
@@ -192,8 +196,7 @@ class Watch:
         try:
             response = reading.result()
         except aio.AioRpcError as error:
-            self._judge(error.code(), error.details() or "")
-            await self._reopen()
+            await self._reopen(self._judge(error.code(), error.details() or ""))
         except asyncio.CancelledError:
             # The call was cancelled from below, not this task.
             await self._reopen()
@@ -206,11 +209,12 @@ class Watch:
     async def _take(self, response: rpc_pb2.WatchResponse) -> None:
         self._note_contact()
         if response.canceled:
+            refusal = None
             if response.compact_revision or "compacted" in response.cancel_reason:
                 self._revision = None
             elif response.cancel_reason:
-                self._judge(StatusCode.UNAVAILABLE, response.cancel_reason)
-            await self._reopen()
+                refusal = self._judge(StatusCode.UNAVAILABLE, response.cancel_reason)
+            await self._reopen(refusal)
         elif response.created and self._is_another_history(response.header):
             self._revision = None
             self._drop()
@@ -224,6 +228,7 @@ class Watch:
         if self._lost or now - self._heard_at > 1.5 * self.silence_s:
             self.recovered_at = now
         self._lost = False
+        self._patience.over()
         self._heard_at = now
         self._pinged = False
 
@@ -233,24 +238,36 @@ class Watch:
         before, self._cluster_id = self._cluster_id, header.cluster_id
         return before not in (0, header.cluster_id) or header.revision < (self._revision or 0)
 
-    def _judge(self, code: StatusCode, details: str) -> None:
-        """Raises if access is refused for good: an expired token is renewed once first."""
+    def _judge(self, code: StatusCode, details: str) -> PermissionRefused | None:
+        """The refusal, if it is one for now: an expired token is renewed once first."""
         fate = fate_of(code, details)
-        refused = fate is Fate.STALE_TOKEN or isinstance(fate, PermissionRefused)
-        if not refused:
-            return
+        if isinstance(fate, PermissionRefused):
+            return fate
+        if fate is not Fate.STALE_TOKEN:
+            return None
         if self._reauthenticated:
-            raise PermissionRefused(f"etcd refused to watch {self.prefix}: {details}")
+            return refused(details)
         self._reauthenticated = True
-        self._transport.forget_token()
+        try:
+            self._transport.forget_token()
+        except PermissionRefused as refusal:
+            return refusal
+        return None
 
-    async def _reopen(self) -> None:
+    async def _reopen(self, refusal: PermissionRefused | None = None) -> None:
         endpoint = self._endpoint
         self._drop()
         self._lost = True
         if endpoint is not None:
             self._transport.failed(endpoint)
-        await asyncio.sleep(REOPEN_PAUSE_S)
+        if refusal is not None:
+            await self._rest(refusal)
+        else:
+            await asyncio.sleep(REOPEN_PAUSE_S)
+
+    async def _rest(self, error: ClusterError) -> None:
+        self._lost = True
+        await self._patience.rest(error)
 
     def _drop(self) -> None:
         reading, self._reading = self._reading, None

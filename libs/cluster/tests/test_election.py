@@ -9,6 +9,7 @@ from libs.cluster.client import EtcdClient
 from libs.cluster.election import Election, Leader
 from libs.cluster.ops import Put
 from libs.testing.etcd import EtcdProcess
+from libs.testing.waiting import eventually
 
 WITHIN_S = 20.0
 
@@ -83,14 +84,29 @@ async def test_a_leader_cut_off_from_etcd_steps_down_and_one_leads_afterwards(
 ) -> None:
     one = await Election(own_client, name, "one", ttl_s=2).campaign()
     own_etcd.pause()
-    async with asyncio.timeout(WITHIN_S):
-        await one.lost.wait()
+    await eventually(lambda: not one.held)
+    loop, over = asyncio.get_running_loop(), asyncio.get_running_loop().time() + 1.0
+    await eventually(lambda: loop.time() > over)
     own_etcd.resume()
     async with asyncio.timeout(WITHIN_S):
+        await one.lost.wait()
         two = await Election(own_client, name, "two", ttl_s=2).campaign()
     assert two.epoch > one.epoch
     await one.resign()
     await two.resign()
+
+
+async def test_a_leader_stays_one_through_an_outage_in_which_nothing_could_expire(
+    own_etcd: EtcdProcess, own_client: EtcdClient, name: str, prefix: str
+) -> None:
+    one = await Election(own_client, name, "one", ttl_s=2).campaign()
+    own_etcd.kill()
+    await eventually(lambda: not one.held)
+    await asyncio.to_thread(own_etcd.start)
+    await eventually(lambda: one.held)
+    written = await own_client.txn([one.guard()], then=[Put(prefix + "a", b"one")])
+    assert written.succeeded
+    await one.resign()
 
 
 async def test_an_observer_sees_each_leader_in_turn(client: EtcdClient, name: str) -> None:
