@@ -74,6 +74,11 @@ class Leadership:
         protects the state is the guard."""
         return self._lease.held
 
+    @property
+    def over(self) -> bool:
+        """True once it has ended for certain."""
+        return self._lease.lost.is_set()
+
     def guard(self) -> Compare:
         """Holds exactly as long as this leadership does."""
         return Compare.create(self.key) == self.epoch

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 
 from libs.cluster.errors import ClusterError, PermissionRefused, StoreFull
 
@@ -20,8 +21,14 @@ REPEAT_S = 30.0
 class Patience:
     """One for each thing that is tried again and again; `who` begins its log lines."""
 
-    def __init__(self, who: str, log: logging.Logger) -> None:
+    def __init__(
+        self,
+        who: str,
+        log: logging.Logger,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
         self._who = who
+        self._sleep = sleep
         self._log = log
         self._told: tuple[type[ClusterError], float] | None = None
 
@@ -33,7 +40,7 @@ class Patience:
             self._told = type(error), now
             level = logging.ERROR if by_hand else logging.WARNING
             self._log.log(level, "%s waits: %s", self._who, error)
-        await asyncio.sleep(MENDED_BY_HAND_S if by_hand else RETRY_S)
+        await self._sleep(MENDED_BY_HAND_S if by_hand else RETRY_S)
 
     def over(self) -> None:
         """It went well: the next trouble is a new one."""

@@ -7,12 +7,12 @@ The one writer of its FleetState; everything here runs on the event loop and nev
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from libs.clock import Clock
 from libs.obs import METRICS, Metrics
-from services.scheduler.core.errors import NoServers, QueueFull
+from services.scheduler.core.errors import NoServers, NotLeader, QueueFull
 from services.scheduler.core.fleet import FleetLimits, FleetState
 from services.scheduler.core.grants import Grant
 from services.scheduler.core.server import Server
@@ -29,6 +29,10 @@ class Granted:
 
 
 class GrantDesk:
+    """`may_grant` is false while leadership is in doubt. Then a line of a run waits, since nobody
+    but this leader could hand it out, and any other step is refused at once: its router places it.
+    """
+
     def __init__(
         self,
         fleet: str,
@@ -36,10 +40,12 @@ class GrantDesk:
         clock: Clock,
         limits: FleetLimits | None = None,
         metrics: Metrics = METRICS,
+        may_grant: Callable[[], bool] = lambda: True,
     ) -> None:
         self.fleet = fleet
         self.state = FleetState(epoch, limits)
         self._clock = clock
+        self._may_grant = may_grant
         self._waiters: dict[str, set[asyncio.Future[Grant]]] = {}
         self._expected: set[str] = set()
         self._closed = False
@@ -72,6 +78,8 @@ class GrantDesk:
         return self._answer(grant, step)
 
     def _check_takes(self, step: Step) -> None:
+        if not step.run_id and not self._may_grant():
+            raise self._in_doubt()
         if not self._expected and not self.state.servers:
             raise NoServers(self.fleet, RETRY_AFTER_S)
         if step.step_id not in self.state.waiting and self.state.queue_full():
@@ -150,15 +158,25 @@ class GrantDesk:
     def _void(self, grants: list[Grant]) -> None:
         self._ended_total["void"].inc(len(grants))
 
+    def _in_doubt(self) -> NotLeader:
+        return NotLeader(self.fleet, "")
+
     def _refuse_all(self, error: Exception) -> None:
-        for step_id, waiters in self._waiters.items():
+        self._refuse(self._waiters, error)
+
+    def _refuse(self, step_ids: Iterable[str], error: Exception) -> None:
+        for step_id in step_ids:
             self.state.withdraw(step_id)
-            for waiter in waiters:
+            for waiter in self._waiters[step_id]:
                 if not waiter.done():
                     waiter.set_exception(error)
 
     def _dispatch(self) -> None:
         if self._closed:
+            return
+        if not self._may_grant():
+            free = [step.step_id for step in self.state.waiting if not step.run_id]
+            self._refuse([each for each in free if each in self._waiters], self._in_doubt())
             return
         for grant in self.state.dispatch(self._clock.now()):
             self._granted_total.inc()

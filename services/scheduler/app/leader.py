@@ -47,7 +47,14 @@ class FleetLeader:
     def __init__(self, fleet: str, leadership: Leadership, deps: Deps) -> None:
         self.fleet = fleet
         self.epoch = leadership.epoch
-        self.desk = GrantDesk(fleet, leadership.epoch, deps.clock, deps.limits, deps.metrics)
+        self.desk = GrantDesk(
+            fleet,
+            leadership.epoch,
+            deps.clock,
+            deps.limits,
+            deps.metrics,
+            may_grant=lambda: leadership.held,
+        )
         self._leadership = leadership
         self._clock = deps.clock
         self._views = deps.views

@@ -33,7 +33,7 @@ class RunBroken(Exception):
 
 
 class RunStorage:
-    """Every method tries again, while this process leads, until the store answers; RunBroken when
+    """Every method tries again, until leadership is over or the store answers; RunBroken when
     what is asked for does not exist. `what` names it there, as the subject of a sentence."""
 
     def __init__(self, objects: ObjectStore, leadership: Leads, clock: Clock) -> None:
@@ -84,7 +84,7 @@ class RunStorage:
 
     async def _patiently(self, attempt: Callable[[], Awaitable[T]], broken: str) -> T:
         wait_s = RETRY_S
-        while self._leadership.held:
+        while not self._leadership.over:
             try:
                 return await attempt()
             except ObjectStoreError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
@@ -11,11 +12,12 @@ import msgspec
 from libs.clock import Clock
 from libs.cluster.attempt import Applied, Refused, write_once
 from libs.cluster.client import EtcdClient
-from libs.cluster.errors import ClusterUnavailable, OutcomeUnknown
+from libs.cluster.errors import PASSING
 from libs.cluster.ops import Compare, Op, Put
+from libs.cluster.patience import Patience
 from libs.records import keys
 
-RETRY_S = 0.2
+log = logging.getLogger(__name__)
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -35,13 +37,16 @@ class Leads(Protocol):
         ...
 
     @property
-    def held(self) -> bool: ...
+    def over(self) -> bool:
+        """True once it has ended for certain; while it is in doubt the guard protects the state."""
+        ...
 
     def guard(self) -> Compare: ...
 
 
 class GuardedWriter:
-    """Every transaction compares the leader's election key, and happens at most once.
+    """Every transaction compares the leader's election key, and happens at most once. While etcd is
+    away, full or refuses access it waits, so that what is done is recorded once that has passed.
 
     The election key does not change with a write, so it would not stop a copy of a transaction
     that was delayed in the network and arrives after a later one. A marker does: each write
@@ -52,10 +57,10 @@ class GuardedWriter:
         self.epoch = leadership.epoch
         self._client = client
         self._leadership = leadership
-        self._clock = clock
         self._marker = keys.leader_marker(leadership.epoch)
         self._marked_at = 0
         self._writes = 0
+        self._patience = Patience(f"the leader of epoch {leadership.epoch}", log, clock.sleep)
         self._one_at_a_time = asyncio.Lock()
 
     async def commit(self, ops: Sequence[Op]) -> None:
@@ -64,7 +69,7 @@ class GuardedWriter:
             self._writes += 1
             token = str(self._writes).encode()
             put = Put(self._marker, token, self._leadership.lease_id)
-            while self._leadership.held:
+            while not self._leadership.over:
                 try:
                     outcome = await write_once(
                         self._client,
@@ -74,9 +79,10 @@ class GuardedWriter:
                         guard=self._leadership.guard(),
                         also=ops,
                     )
-                except (OutcomeUnknown, ClusterUnavailable):
-                    await self._clock.sleep(RETRY_S)
+                except PASSING as error:
+                    await self._patience.rest(error)
                     continue
+                self._patience.over()
                 revision = _applied_at(outcome, token)
                 if revision is None:
                     break
@@ -85,12 +91,12 @@ class GuardedWriter:
         raise LeadershipLost(f"epoch {self.epoch} is over")
 
     async def read(self, key: str, kind: type[R]) -> R | None:
-        """The record at `key`; waits for etcd while this process leads. Raises LeadershipLost."""
-        while self._leadership.held:
+        """The record at `key`; waits for etcd until leadership is over. Raises LeadershipLost."""
+        while not self._leadership.over:
             try:
                 entry = await self._client.get(key)
-            except ClusterUnavailable:
-                await self._clock.sleep(RETRY_S)
+            except PASSING as error:
+                await self._patience.rest(error)
                 continue
             return None if entry is None else msgspec.json.decode(entry.value, type=kind)
         raise LeadershipLost(f"epoch {self.epoch} is over")

@@ -186,9 +186,9 @@ async def test_a_leader_whose_time_is_over_can_name_no_segment(
 
 
 class Believer:
-    """A leader that was paused: its own clock says that it still leads."""
+    """A leader that was paused and has not heard yet that it leads no more."""
 
-    held = True
+    over = False
     lease_id = 0
 
     def __init__(self, epoch: int, guard: Compare) -> None:

@@ -21,7 +21,7 @@ from services.scheduler.tests.app.harness import scheduler_member, world
 
 class Leading:
     epoch = 1
-    held = True
+    over = False
     lease_id = 0
 
     def guard(self) -> Compare:
@@ -61,7 +61,7 @@ async def test_nobody_waits_for_the_store_once_leadership_is_over() -> None:
         RunStorage(away, leading, clock).get("a/b", "It")  # type: ignore[arg-type]
     )
     await clock.wait_for_sleepers(1)
-    leading.held = False
+    leading.over = True
     clock.advance(1.0)
     with pytest.raises(LeadershipLost):
         await reading
