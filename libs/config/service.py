@@ -26,6 +26,12 @@ class ServiceConfig:
         None, "Certificate to show etcd, PEM; its common name is etcd's user."
     )
     etcd_key: pathlib.Path | None = setting(None, "That certificate's private key, PEM.")
+    etcd_user: str = setting(
+        "", "User of an etcd that asks for one; empty: none, or the certificate's name."
+    )
+    etcd_password_file: pathlib.Path | None = setting(
+        None, "File with that user's password; read again at each login."
+    )
     etcd_wait_s: float = setting(
         30.0,
         "Seconds that etcd may take to answer at the start, before this process gives up.",
@@ -54,6 +60,12 @@ class ServiceConfig:
             raise ConfigError("--tls-cert and --tls-key go together: give both or neither.")
         if (self.etcd_cert is None) != (self.etcd_key is None):
             raise ConfigError("--etcd-cert and --etcd-key go together: give both or neither.")
+        if (not self.etcd_user) != (self.etcd_password_file is None):
+            raise ConfigError(
+                "--etcd-user and --etcd-password-file go together: give both or none."
+            )
+        if self.etcd_password_file is not None and not self.etcd_password_file.is_file():
+            raise ConfigError(f"The password file {self.etcd_password_file} does not exist.")
         etcd_files = (self.etcd_ca, self.etcd_cert, self.etcd_key)
         for path in (self.tls_cert, self.tls_key, self.tls_ca, *etcd_files):
             if path is not None and not path.is_file():

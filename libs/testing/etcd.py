@@ -11,9 +11,11 @@ import socket
 import subprocess
 import tempfile
 import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from libs.clock.polling import wait_until
 from libs.demo.etcd import resolve_etcd
@@ -49,13 +51,27 @@ class EtcdProcess:
     machine would.
     """
 
-    def __init__(self, *, tls: ServerTls | None = None, extra: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        *,
+        tls: ServerTls | None = None,
+        extra: tuple[str, ...] = (),
+        name: str = "test",
+        timing: tuple[int, int] = (20, 200),
+    ) -> None:
+        """timing: heartbeat and election timeout in ms; by default those of one that is alone and
+        need not wait long for others to stand before it leads."""
+        self.name = name
         self.port, self._peer_port, self._health_port = free_ports(3)
+        self.peers = {name: f"http://127.0.0.1:{self._peer_port}"}
+        """Name and URL of each member of its cluster."""
+        self._timing = timing
         self.endpoint = f"127.0.0.1:{self.port}"
         self.folder = Path(tempfile.mkdtemp(prefix="impala-etcd-"))
         self._tls = tls
         self._extra = extra
         self._process: subprocess.Popen[bytes] | None = None
+        self._password = ""
 
     def __enter__(self) -> Self:
         try:
@@ -81,8 +97,17 @@ class EtcdProcess:
 
     def start(self) -> None:
         """Returns once it answers."""
+        self.launch()
+        self.wait_ready()
+
+    def launch(self) -> None:
+        """Starts it; in a cluster it answers once a majority runs."""
         with (self.folder / "log").open("ab") as log:
-            process = self._process = subprocess.Popen(self._command(), stdout=log, stderr=log)
+            self._process = subprocess.Popen(self._command(), stdout=log, stderr=log)
+
+    def wait_ready(self) -> None:
+        process = self._process
+        assert process is not None
         if not wait_until(
             self._healthy,
             READY_WITHIN_S,
@@ -118,13 +143,42 @@ class EtcdProcess:
         self._post("auth/role/add", {"name": "root"})
         self._post("auth/user/grant", {"user": "root", "role": "root"})
         self._post("auth/enable", {})
+        self._password = password
 
-    def _post(self, path: str, body: dict[str, str]) -> None:
+    def change_password(self, password: str) -> None:
+        """Root's; who is logged in with the one before is so no more."""
+        self._post("auth/user/changepw", {"name": "root", "password": password})
+        self._password = password
+
+    def reclaim_space(self, revision: int) -> None:
+        """What an operator does whose etcd has used up its quota: forgets history up to that
+        revision, gives its space back, ends the alarm."""
+        self._post("kv/compaction", {"revision": str(revision), "physical": True})
+        self._post("maintenance/defragment", {})
+        self._post("maintenance/alarm", {"action": "DEACTIVATE", "alarm": "NOSPACE"})
+
+    def empty(self) -> None:
+        """Removes the data of one that does not run: it starts as a new one."""
+        if self._process is not None:
+            raise RuntimeError("etcd runs")
+        shutil.rmtree(self.folder / "data")
+
+    def _post(self, path: str, body: Mapping[str, object]) -> dict[str, Any]:
+        headers = {"Authorization": self._token()} if self._password else {}
         request = urllib.request.Request(
-            f"http://{self.endpoint}/v3/{path}", data=json.dumps(body).encode(), method="POST"
+            f"http://{self.endpoint}/v3/{path}", json.dumps(body).encode(), headers
         )
-        with urllib.request.urlopen(request, timeout=READY_WITHIN_S):
-            pass
+        with urllib.request.urlopen(request, timeout=READY_WITHIN_S) as answer:
+            answered: dict[str, Any] = json.loads(answer.read())
+        return answered
+
+    def _token(self) -> str:
+        password, self._password = self._password, ""
+        try:
+            login = {"name": "root", "password": password}
+            return str(self._post("auth/authenticate", login)["token"])
+        finally:
+            self._password = password
 
     def log(self) -> str:
         path = self.folder / "log"
@@ -132,24 +186,24 @@ class EtcdProcess:
 
     def _command(self) -> list[str]:
         client = f"{'https' if self._tls else 'http'}://{self.endpoint}"
-        peer = f"http://127.0.0.1:{self._peer_port}"
+        peer = self.peers[self.name]
+        heartbeat_ms, election_ms = self._timing
         return [
             str(etcd_binary()),
-            "--name=test",
+            f"--name={self.name}",
             f"--data-dir={self.folder / 'data'}",
             f"--listen-client-urls={client}",
             f"--advertise-client-urls={client}",
             f"--listen-peer-urls={peer}",
             f"--initial-advertise-peer-urls={peer}",
-            f"--initial-cluster=test={peer}",
+            f"--initial-cluster={','.join(f'{name}={url}' for name, url in self.peers.items())}",
             # Answers /health without TLS and without a certificate.
             f"--listen-metrics-urls=http://127.0.0.1:{self._health_port}",
             *self._tls_flags(),
             "--log-level=error",
             "--unsafe-no-fsync",
-            # Alone, it need not wait long for others to stand before it leads.
-            "--heartbeat-interval=20",
-            "--election-timeout=200",
+            f"--heartbeat-interval={heartbeat_ms}",
+            f"--election-timeout={election_ms}",
             *self._extra,
         ]
 
@@ -185,3 +239,23 @@ class EtcdProcess:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+    def leads(self) -> bool:
+        """Whether it is the leader of its cluster."""
+        status = self._post("maintenance/status", {})
+        return bool(status["leader"] == status["header"]["member_id"])
+
+
+@contextmanager
+def etcd_cluster(members: int = 3) -> Iterator[list[EtcdProcess]]:
+    """One etcd of several processes; each can be killed, paused and started again by itself."""
+    with ExitStack() as stack:
+        cluster = [EtcdProcess(name=f"e{at}", timing=(50, 500)) for at in range(members)]
+        peers = {name: url for each in cluster for name, url in each.peers.items()}
+        for each in cluster:
+            stack.callback(each.close)
+            each.peers = peers
+            each.launch()
+        for each in cluster:
+            each.wait_ready()
+        yield cluster

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from libs import errors
-from libs.cluster.errors import ClusterError, ClusterUnavailable, OutcomeUnknown
+from libs.cluster.errors import PASSING, OutcomeUnknown
 from services.router.core.errors import RequestError, error_envelope
 
 INVALID = "invalid_request_error"
@@ -56,6 +56,13 @@ _FOREIGN = {
     "CANCELLED": "A server that this request needs went away.",
 }
 
+# Why is for the operator's log: it names hosts and settings.
+_AWAY = "What this needs of the cluster's state cannot be read or agreed on now; try again soon."
+_AWAY_UNKNOWN = (
+    "The cluster did not confirm this in time: it may or may not be done. Look, or try again with "
+    "the same Idempotency-Key."
+)
+
 # A 409 that no retry can mend: the official client would otherwise send it three times.
 _NO_RETRY = {"x-should-retry": "false"}
 
@@ -65,13 +72,11 @@ def failure_of(error: BaseException) -> Failure:
     if isinstance(error, RequestError):
         headers = _NO_RETRY if error.status == 409 else {}
         return Failure(error.status, error.type, error.message, error.param, error.code, headers)
+    if isinstance(error, PASSING):
+        message = _AWAY_UNKNOWN if isinstance(error, OutcomeUnknown) else _AWAY
+        return Failure(503, SERVER, message, code="cluster_unavailable", headers=_retry_after(1.0))
     if isinstance(error, errors.ImpalaError):
         return _impala_failure(error)
-    if isinstance(error, ClusterUnavailable | OutcomeUnknown):
-        message = f"The cluster's state cannot be reached now: {error}"
-        return Failure(503, SERVER, message, code="cluster_unavailable", headers=_retry_after(1.0))
-    if isinstance(error, ClusterError):
-        return Failure(500, SERVER, str(error), code=error.reason)
     if isinstance(error, TimeoutError):
         return Failure(504, SERVER, "The request's time ran out.", code="deadline_exceeded")
     return Failure(500, SERVER, _FAILED, code="internal_error")

@@ -91,6 +91,11 @@ def test_a_switch_can_be_set_both_ways(text: str, value: bool) -> None:
         (["--etcd", "localhost"], "--etcd has 'localhost', but an endpoint is host:port."),
         (["--tls-cert", "/nowhere"], "--tls-cert and --tls-key go together"),
         (["--etcd-key", "/nowhere"], "--etcd-cert and --etcd-key go together"),
+        (["--etcd-user", "u"], "--etcd-user and --etcd-password-file go together"),
+        (
+            ["--etcd-user", "u", "--etcd-password-file", "/nowhere"],
+            "The password file /nowhere does not exist.",
+        ),
         (["--etcd-ca", "/nowhere"], "The TLS file /nowhere does not exist."),
         (["--tls-ca", "/nowhere"], "The TLS file /nowhere does not exist."),
     ],

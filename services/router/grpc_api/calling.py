@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 
 from libs import errors
-from libs.cluster.errors import ClusterError, ClusterUnavailable, OutcomeUnknown
+from libs.cluster.errors import PASSING, ClusterError
 from services.router.core.errors import RequestError
 from services.router.domain_errors import IdempotencyKeyReused
 from services.router.failures import failure_of
@@ -51,7 +51,7 @@ def as_status() -> Iterator[None]:
     except IdempotencyKeyReused as error:
         field = _field(error.field)
         raise errors.AlreadyExists(error.message, error.reason, field) from error
-    except (ClusterUnavailable, OutcomeUnknown) as error:
+    except PASSING as error:
         message = failure_of(error).message
         raise errors.Unavailable(message, "CLUSTER_UNAVAILABLE", None, 1.0) from error
     except ClusterError as error:
