@@ -15,9 +15,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from libs.cluster.client import EtcdClient
-from libs.cluster.errors import ClusterUnavailable
+from libs.cluster.errors import ClusterUnavailable, PermissionRefused
 from libs.cluster.keys import ROOT
 from libs.cluster.membership import Membership
+from libs.cluster.password import password_in
 from libs.config import ServiceConfig
 from libs.errors import StartupError
 from libs.obs import serve_metrics
@@ -62,6 +63,17 @@ def etcd_tls(config: ServiceConfig) -> ClientTls | None:
     return ClientTls(config.etcd_ca, config.etcd_cert, config.etcd_key)
 
 
+def etcd_client(config: ServiceConfig) -> EtcdClient:
+    """As the flags say: where it is, by which certificate, as which user."""
+    file = config.etcd_password_file
+    return EtcdClient(
+        config.etcd,
+        tls=etcd_tls(config),
+        user=config.etcd_user or None,
+        password=None if file is None else password_in(file),
+    )
+
+
 def address_for_peers(config: ServiceConfig, rpc: RpcServer) -> str:
     """host:port that others dial: as advertised, else as bound, with this host's name for a
     wildcard."""
@@ -79,8 +91,8 @@ def member_id_of(config: ServiceConfig, service: str, address: str) -> str:
 async def cluster_of(config: ServiceConfig, shutdown: Shutdown) -> AsyncIterator[EtcdClient]:
     """A client of the cluster's etcd, known to answer. Services may be started before etcd: it is
     waited for, for so long as the flags say. Raises StartupError when it does not answer by then,
-    or the process is told to stop first."""
-    async with EtcdClient(config.etcd, tls=etcd_tls(config)) as client:
+    or refuses access, or the process is told to stop first."""
+    async with etcd_client(config) as client:
         await _wait_for(client, config.etcd_wait_s, shutdown)
         yield client
 
@@ -91,6 +103,8 @@ async def _wait_for(client: EtcdClient, within_s: float, shutdown: Shutdown) -> 
     while True:
         try:
             await client.get(ROOT)
+        except PermissionRefused as error:
+            raise StartupError(f"{error}.") from error
         except ClusterUnavailable as error:
             late = asyncio.get_running_loop().time() + _ASK_ETCD_EVERY_S > deadline
             if late or shutdown.requested:

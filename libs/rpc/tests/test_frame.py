@@ -57,6 +57,24 @@ def test_tls_files_serve_both_directions(tmp_path: Path) -> None:
     assert client_tls(ServiceConfig()) is None
 
 
+async def test_etcd_is_asked_as_the_user_of_the_flags_and_a_refusal_names_them(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "password"
+    file.write_text("right\n")
+    with EtcdProcess() as etcd:
+        etcd.enable_auth(password="right")
+        user = ServiceConfig(etcd=(etcd.endpoint,), etcd_user="root", etcd_password_file=file)
+        async with cluster_of(user, Shutdown()) as client:
+            await client.put("/impala/a", b"")
+        file.write_text("wrong-one\n")
+        for config in (user, ServiceConfig(etcd=(etcd.endpoint,))):
+            with pytest.raises(StartupError, match="--etcd-user and --etcd-password-file") as told:
+                async with cluster_of(config, Shutdown()):
+                    pass
+            assert "wrong-one" not in str(told.value)
+
+
 async def test_an_etcd_that_answers_is_handed_over() -> None:
     with EtcdProcess() as etcd:
         async with cluster_of(ServiceConfig(etcd=(etcd.endpoint,)), Shutdown()) as client:
