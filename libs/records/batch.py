@@ -156,6 +156,8 @@ class RunRecord(msgspec.Struct, kw_only=True):
     unanswered: int = 0
     """Of `failed`: lines that had no outcome when the run was cancelled, expired or broke."""
     segments: list[SegmentRef] = []
+    losses: dict[int, int] = {}
+    """Line without an outcome -> how often what ran it was lost; lines in no loss are left out."""
     output_file_id: str = ""
     error_file_id: str = ""
     """Both fixed before finalizing starts, used only for the kinds of line that exist."""

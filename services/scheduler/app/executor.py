@@ -188,7 +188,9 @@ class RunExecutor:
                 f"The record counts {record.completed} + {record.failed} lines, the segments "
                 f"{completed} + {failed}.",
             )
-        state = self._state = RunState(record.total, done, completed, failed, self._settings.limits)
+        state = self._state = RunState(
+            record.total, done, completed, failed, self._settings.limits, record.losses
+        )
         try:
             async with asyncio.TaskGroup() as group:
                 await self._loop(state, group)
@@ -196,7 +198,7 @@ class RunExecutor:
                     worker.cancel()
         except BaseExceptionGroup as failures:
             raise _one_of(failures) from failures
-        await self._run.flush(self._use())
+        await self._run.flush(self._use(), {})
 
     async def _loop(self, state: RunState, group: asyncio.TaskGroup) -> None:
         while not state.finished:
@@ -208,7 +210,7 @@ class RunExecutor:
                 self._fed += len(lines)
                 state.feed(lines, last)
             self._hand_out(state, now)
-            self._flush_when_due(group, now)
+            self._flush_when_due(state, group, now)
             for event in await self._next_events(state, now):
                 await self._handle(state, event)
 
@@ -283,12 +285,17 @@ class RunExecutor:
         share = 2 * capacity // max(1, self._context.keeper.active_runs)
         return max(self._settings.min_window, min(self._settings.max_window, share))
 
-    def _flush_when_due(self, group: asyncio.TaskGroup, now: float) -> None:
+    def _flush_when_due(self, state: RunState, group: asyncio.TaskGroup, now: float) -> None:
         if self._flushing is not None and not self._flushing.done():
             return
-        flush_at = self._run.flush_at(self._age_s())
+        flush_at = now if state.losses_unsaved else self._run.flush_at(self._age_s())
         if flush_at is not None and flush_at <= now:
-            self._flushing = group.create_task(self._run.flush(self._use()))
+            self._flushing = group.create_task(self._flush(state))
+
+    async def _flush(self, state: RunState) -> None:
+        losses = dict(state.losses)
+        await self._run.flush(self._use(), losses)
+        state.losses_saved(losses)
 
     async def _next_events(self, state: RunState, now: float) -> list[_Answers | _Lost]:
         """What has come; waits for the first, at most until something else is due."""

@@ -8,7 +8,7 @@ object that no record names is garbage.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -182,24 +182,29 @@ class RunLog:
         full = buffer.lines >= self._policy.max_lines or len(buffer.data) >= self._policy.max_bytes
         return buffer.since if full else buffer.since + self._policy.interval(age_s)
 
-    async def flush(self, use: RunUse) -> None:
-        """Writes the buffer as one segment, then names it. Not to be called while it runs."""
+    async def flush(self, use: RunUse, losses: Mapping[int, int]) -> None:
+        """Writes the buffer as one segment, then names it, and how many losses lines without an
+        outcome were in. Not to be called while it runs."""
         buffer, self._buffer = self._buffer, _Buffer()
-        if not buffer.lines:
+        if not buffer.lines and losses == self.record.losses:
             return
-        self._number += 1
-        key = keys.segment_object(self.record.id, self._writer.epoch, self._number)
-        await self._storage.put(key, bytes(buffer.data), _RESULTS)
-        ref = SegmentRef(object=key, lines=buffer.lines, bytes=len(buffer.data))
+        segment = [await self._put(buffer)] if buffer.lines else []
         record = msgspec.structs.replace(
             self.record,
-            segments=[*self.record.segments, ref],
+            segments=[*self.record.segments, *segment],
+            losses=dict(losses),
             completed=self.record.completed + buffer.completed,
             failed=self.record.failed + buffer.failed,
             ledger=_with(self.ledger(use), buffer),
         )
         await self._writer.commit([put_record(keys.run(record.id), record)])
         self.record = record
+
+    async def _put(self, buffer: _Buffer) -> SegmentRef:
+        self._number += 1
+        key = keys.segment_object(self.record.id, self._writer.epoch, self._number)
+        await self._storage.put(key, bytes(buffer.data), _RESULTS)
+        return SegmentRef(object=key, lines=buffer.lines, bytes=len(buffer.data))
 
     def ledger(self, use: RunUse) -> LedgerRecord:
         """The sums over the recorded lines with those over the step reports."""
@@ -221,6 +226,7 @@ class RunLog:
             return
         record = msgspec.structs.replace(
             self.record,
+            losses={},
             outcome=outcome,
             output_file_id=output_file_id,
             error_file_id=error_file_id,
@@ -236,6 +242,7 @@ class RunLog:
             return
         record = msgspec.structs.replace(
             self.record,
+            losses={},
             outcome=FAILED,
             error=why,
             output_file_id=self.record.output_file_id or output_file_id,

@@ -10,7 +10,8 @@ own limit. A line that kills whatever runs it would else take with it, time afte
 that happen to be in flight beside it, until all of them had used up their tries. So lines with
 losses go in ever smaller company of their like: a quarter of the window after the first, a
 sixteenth after the second, at last one at a time. The guilty one then meets its limit alone; the
-others run in between, and no line that never was in a loss waits for them.
+others run in between, and no line that never was in a loss waits for them. A loss is recorded
+before its line is handed out again: the next leader goes on counting where this one stopped.
 Lines are fed in windows of the index, so memory is the window, what is handed out, and a bit a line
 of the file. A line is answered at most once: later answers for it are ignored.
 """
@@ -82,7 +83,8 @@ class RunLimits:
 @dataclass(slots=True)
 class _Attempt:
     line: Line
-    first_at: float
+    first_at: float | None = None
+    """When it was handed out first; None before."""
     worker: str = ""
     retries: int = 0
     losses: int = 0
@@ -97,7 +99,8 @@ def by_prefix(lines: Iterable[Line]) -> list[Line]:
 
 
 class RunState:
-    """`done`: lines whose outcome is recorded already; the state takes it over."""
+    """`done`: lines whose outcome is recorded already; the state takes it over. `losses`: recorded
+    ones of lines without an outcome."""
 
     def __init__(
         self,
@@ -106,6 +109,7 @@ class RunState:
         completed: int = 0,
         failed: int = 0,
         limits: RunLimits | None = None,
+        losses: Mapping[int, int] | None = None,
     ) -> None:
         assert completed + failed == len(done)
         self.total = total
@@ -123,6 +127,8 @@ class RunState:
         """Those of the resting that were in a loss."""
         self._suspects_out = 0
         self._window = 0
+        self._losses = dict(losses or {})
+        self._unsaved = False
 
     # What there is to do
 
@@ -144,9 +150,15 @@ class RunState:
 
     def feed(self, lines: Iterable[Line], last: bool) -> None:
         """The next window of the index, in file order; `last` = there is no further one."""
-        if not self.stopping:
-            self._ready.extend(line for line in by_prefix(lines) if line.line not in self._answered)
         self._fed_all = last
+        if self.stopping:
+            return
+        for line in by_prefix(lines):
+            if line.line in self._losses:
+                attempt = _Attempt(line, losses=self._losses[line.line])
+                heapq.heappush(self._suspects, (0.0, line.line, attempt))
+            elif line.line not in self._answered:
+                self._ready.append(line)
 
     def next_retry_at(self) -> float | None:
         """When a line may be handed out again that rests; None also while it waits for others."""
@@ -154,6 +166,22 @@ class RunState:
         if self._suspects and self._may_go(self._suspects[0][2]):
             due.append(self._suspects[0][0])
         return min(due, default=None)
+
+    # Losses
+
+    @property
+    def losses(self) -> Mapping[int, int]:
+        """Line without an outcome -> in how many losses it was; only those that were in one."""
+        return self._losses
+
+    @property
+    def losses_unsaved(self) -> bool:
+        """There are losses that are not recorded; no line that was in one is handed out."""
+        return self._unsaved
+
+    def losses_saved(self, saved: Mapping[int, int]) -> None:
+        """That many are recorded now."""
+        self._unsaved = any(saved.get(line) != times for line, times in self._losses.items())
 
     # Handing out
 
@@ -167,6 +195,7 @@ class RunState:
         while len(self._out) < window and (attempt := self._next(now)) is not None:
             worker = min(workers, key=lambda name: (self._loads.get(name, 0), name))
             attempt.worker = worker
+            attempt.first_at = now if attempt.first_at is None else attempt.first_at
             self._suspects_out += attempt.losses > 0
             self._out[attempt.line.line] = attempt
             self._loads[worker] = self._loads.get(worker, 0) + 1
@@ -178,11 +207,11 @@ class RunState:
             return heapq.heappop(self._resting)[2]
         if self._suspects and self._suspects[0][0] <= now and self._may_go(self._suspects[0][2]):
             return heapq.heappop(self._suspects)[2]
-        return _Attempt(self._ready.popleft(), now) if self._ready else None
+        return _Attempt(self._ready.popleft()) if self._ready else None
 
     def _may_go(self, suspect: _Attempt) -> bool:
         """Whether so few others with losses are out as befits how often it was in one."""
-        return self._suspects_out < max(1, self._window >> 2 * suspect.losses)
+        return not self._unsaved and self._suspects_out < max(1, self._window >> 2 * suspect.losses)
 
     # Answers
 
@@ -238,6 +267,7 @@ class RunState:
     def _count(self, line: int, outcome: Outcome) -> None:
         fresh = self._answered.add(line)
         assert fresh, "a line that has an outcome was handed out"
+        self._losses.pop(line, None)
         if outcome is Outcome.OUTPUT:
             self.completed += 1
         else:
@@ -252,11 +282,14 @@ class RunState:
         if lost:
             attempt.losses += 1
             attempt.first_at = now
+            self._losses[attempt.line.line] = attempt.losses
+            self._unsaved = True
         else:
             attempt.retries += 1
         times = attempt.losses if lost else attempt.retries
         backoff = min(limits.max_backoff_s, limits.backoff_s * 2.0 ** (times - 1))
         rest = max(backoff, min(retry_after_s, limits.max_backoff_s))
+        assert attempt.first_at is not None, "a line that was never handed out was answered"
         too_late = now + rest - attempt.first_at > limits.max_retry_s
         if times >= (limits.max_losses if lost else limits.max_attempts) or too_late:
             self._count(attempt.line.line, Outcome.ERROR)
@@ -274,6 +307,7 @@ class RunState:
         assert len(places) == len(set(places)), "a line is in two places"
         assert not any(line in self._answered for line in places), "an answered line is in work"
         assert self.completed + self.failed == len(self._answered) <= self.total
+        assert not any(line in self._answered for line in self._losses)
         loads: dict[str, int] = {}
         for attempt in self._out.values():
             loads[attempt.worker] = loads.get(attempt.worker, 0) + 1

@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -18,18 +19,22 @@ from libs.cluster.members import Members
 from libs.cluster.ops import Compare
 from libs.objects import ObjectStore
 from libs.records import keys
+from libs.records.batch import RunRecord
 from libs.testing.etcd import EtcdProcess
 from services.scheduler.app.run_log import FlushPolicy, RunLog
 from services.scheduler.app.storage import RunStorage
 from services.scheduler.app.writer import GuardedWriter, LeadershipLost
 from services.scheduler.core.ledger import RunUse
+from services.scheduler.core.run import RunLimits
 from services.scheduler.testing import FLEET, Submitted, lines_of
 from services.scheduler.tests.app.harness import (
     DEADLINE_S,
+    FAST,
     World,
     eventually,
     scheduler_member,
     tokens,
+    until,
     world,
 )
 
@@ -178,7 +183,7 @@ async def test_a_leader_whose_time_is_over_can_name_no_segment(
             before = await w.run(submitted)
             log.add(1, "output", b'{"custom_id":"from the past"}', 0.0)
             with pytest.raises(LeadershipLost):
-                await log.flush(RunUse())
+                await log.flush(RunUse(), {})
             assert await w.run(submitted) == before
         gate.open()
         async with scheduler_member(client, objects, "second"):
@@ -214,3 +219,32 @@ async def test_the_process_registers_leads_and_leaves(
             assert await process.wait() == 0
         await members.wait_until(lambda: not members.current())
         assert await election.leader() is None
+
+
+async def test_losses_of_a_line_are_not_forgotten_when_the_leader_changes(
+    client: EtcdClient, objects: ObjectStore
+) -> None:
+    """Every leader sees the line kill its server once, and is then followed by another."""
+    limits = RunLimits(max_losses=4, backoff_s=0.05)
+    settings = replace(FAST, limits=limits)
+    async with world(client, objects) as w:
+        submitted = await w.submitter.submit(lines_of(["hang-1", "lost-1", "hang-2"]))
+        for losses in range(1, 4):
+            w.router.allow = 3
+            async with scheduler_member(client, objects, f"s{losses}", settings):
+                run = await until(
+                    client,
+                    keys.run(submitted.run_id),
+                    RunRecord,
+                    lambda run, losses=losses: run.losses == {2: losses},
+                )
+                assert (run.completed, run.failed, run.segments) == (0, 0, [])
+        w.router.allow = None
+        async with scheduler_member(client, objects, "last", settings):
+            await w.recorded(submitted, 1)
+            await w.submitter.cancel(submitted)
+            batch = await w.ended(submitted)
+        errors = {e["custom_id"]: e["error"]["code"] for e in await w.lines(batch.error_file_id)}
+        assert errors["lost-1"] == "engine_error"
+        assert w.router.executed["lost-1"] == limits.max_losses
+        assert (await w.run(submitted)).losses == {}

@@ -1,5 +1,6 @@
 """The state machine of a run: no order of answers, breaks and retries loses or doubles a line."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -93,8 +94,42 @@ def test_losses_end_by_a_number_of_their_own() -> None:
         assert numbers(run.hand_out(now, 1, ["r"])) == [1]
         now += 9.0
         verdicts.append(run.answered("r", 1, outcome, now))
+        run.losses_saved(run.losses)
         now = run.next_retry_at() or now
     assert verdicts == [Verdict.RESTING] * 3 + [Verdict.GAVE_UP]
+
+
+def test_a_line_is_not_handed_out_again_before_its_loss_is_saved() -> None:
+    run = run_of(2)
+    run.feed([line(1), line(2)], last=True)
+    run.hand_out(0.0, 1, ["r"])
+    assert run.answered("r", 1, Outcome.LOST, 0.0) is Verdict.RESTING
+    assert run.losses == {1: 1} and run.losses_unsaved
+    assert numbers(run.hand_out(50.0, 2, ["r"])) == [2]
+    run.losses_saved({1: 1})
+    assert numbers(run.hand_out(50.0, 2, ["r"])) == [1]
+    run.answered("r", 1, Outcome.LOST, 50.0)
+    run.losses_saved({1: 1})  # what was written before
+    assert run.losses_unsaved
+    run.losses_saved({1: 2})
+    assert numbers(run.hand_out(99.0, 2, ["r"])) == [1]
+    assert run.answered("r", 1, Outcome.OUTPUT, 99.0) is Verdict.RECORD
+    assert run.losses == {}
+
+
+def test_losses_are_counted_on_by_the_next_leader() -> None:
+    """A new leader after every loss: the line still meets its limit, and goes in small company."""
+    limits, losses, last = RunLimits(max_losses=3), {}, Verdict.RESTING
+    for leader in range(1, 4):
+        run = RunState(20, LineSet(), limits=limits, losses=losses)
+        run.feed([line(n) for n in range(1, 21)], last=True)
+        sent = numbers(run.hand_out(0.0, 8, ["r"]))
+        assert (7 in sent) and len(sent) == 8
+        last = run.answered("r", 7, Outcome.LOST, 0.0)
+        losses = dict(run.losses)
+        run.check_integrity()
+        assert losses == ({7: leader} if leader < 3 else {})
+    assert last is Verdict.GAVE_UP
 
 
 @pytest.mark.parametrize("window", [4, 16, 64, 512])
@@ -115,6 +150,7 @@ def test_a_line_that_kills_its_server_ends_alone_and_no_other_is_given_up(window
         else:
             for n in out:
                 assert run.answered("r", n, Outcome.OUTPUT, now) is Verdict.RECORD
+        run.losses_saved(run.losses)
         run.check_integrity()
         now = max(now + 1.0, run.next_retry_at() or 0.0)
     assert given_up == [bad]
@@ -127,6 +163,7 @@ def test_lines_that_were_in_no_loss_do_not_wait_for_those_that_were() -> None:
     run.feed([line(n) for n in range(1, 9)], last=True)
     assert numbers(run.hand_out(0.0, 4, ["r"])) == [1, 2, 3, 4]
     run.worker_lost("r", 0.0)
+    run.losses_saved(run.losses)
     # A quarter of a window of 4 is one.
     assert numbers(run.hand_out(1.0, 4, ["r"])) == [1, 5, 6, 7]
     assert run.next_retry_at() is None
@@ -183,6 +220,8 @@ def play(script: str) -> str:
             out += [f"  {worker} <- line {each.line}" for worker, each in sent]
         elif verb == "lost":
             out += [f"  line {x.line}: {v.value}" for x, v in run.worker_lost(args[0], now)]
+        elif verb == "saved":
+            run.losses_saved(run.losses)
         elif verb == "stop":
             out += [f"  {worker} gives up {lines}" for worker, lines in run.stop().items()]
         else:
@@ -211,6 +250,8 @@ class RunMachine(RuleBasedStateMachine):
         self.now = 0.0
         self.ended: list[int] = [5, 6]
         self.held: dict[str, list[int]] = {"q": [], "r": []}
+        self.saved: dict[int, int] = {}
+        self.lost: Counter[int] = Counter()
 
     workers = st.sampled_from(["q", "r"])
 
@@ -227,6 +268,7 @@ class RunMachine(RuleBasedStateMachine):
         for worker, each in self.run.hand_out(self.now, window, ["q", "r"]):
             assert each.line not in self.ended, "an ended line was handed out"
             assert not any(each.line in lines for lines in self.held.values())
+            assert self.saved.get(each.line, 0) == self.lost[each.line], "a loss may be forgotten"
             self.held[worker].append(each.line)
         assert sum(map(len, self.held.values())) == self.run.running
 
@@ -237,6 +279,7 @@ class RunMachine(RuleBasedStateMachine):
         number = data.draw(st.sampled_from(self.held[worker]))
         verdict = self.run.answered(worker, number, outcome, self.now)
         self.held[worker].remove(number)
+        self.lost[number] += outcome is Outcome.LOST
         if verdict in (Verdict.RECORD, Verdict.GAVE_UP):
             self.ended.append(number)
 
@@ -245,7 +288,26 @@ class RunMachine(RuleBasedStateMachine):
         verdicts = self.run.worker_lost(worker, self.now)
         assert sorted(x.line for x, _ in verdicts) == sorted(self.held[worker])
         self.held[worker] = []
+        self.lost.update(x.line for x, _ in verdicts)
         self.ended += [x.line for x, verdict in verdicts if verdict is Verdict.GAVE_UP]
+
+    @rule()
+    def save(self) -> None:
+        self.saved = dict(self.run.losses)
+        self.run.losses_saved(self.saved)
+
+    @rule()
+    def change_leader(self) -> None:
+        """What was answered is recorded; what was out, and what was not saved, is forgotten."""
+        answered = LineSet()
+        for number in self.ended:
+            answered.add(number)
+        done, failed = self.run.completed, self.run.failed
+        self.saved = {n: times for n, times in self.saved.items() if n not in answered}
+        self.run = RunState(30, answered, done, failed, LIMITS, self.saved)
+        self.lost = Counter(self.saved)
+        self.fed = 0
+        self.held = {"q": [], "r": []}
 
     @rule(seconds=st.floats(0, 30))
     def later(self, seconds: float) -> None:
@@ -255,12 +317,15 @@ class RunMachine(RuleBasedStateMachine):
     def consistent(self) -> None:
         self.run.check_integrity()
         assert len(self.ended) == len(set(self.ended)) == self.run.completed + self.run.failed
+        assert self.run.total == 30
+        assert all(times < LIMITS.max_losses for times in self.run.losses.values())
 
     def teardown(self) -> None:
         """Whatever happened, the run can be brought to its end with each line ended once."""
         while not self.run.finished:
             if self.run.wants_feed():
                 self.feed(10)
+            self.save()
             self.now = max(self.now, self.run.next_retry_at() or 0.0)
             self.hand_out(12)
             for worker, lines in self.held.items():
