@@ -232,12 +232,7 @@ async def test_losses_of_a_line_are_not_forgotten_when_the_leader_changes(
         for losses in range(1, 4):
             w.router.allow = 3
             async with scheduler_member(client, objects, f"s{losses}", settings):
-                run = await until(
-                    client,
-                    keys.run(submitted.run_id),
-                    RunRecord,
-                    lambda run, losses=losses: run.losses == {2: losses},
-                )
+                run = await lost_so_often(w, submitted, losses)
                 assert (run.completed, run.failed, run.segments) == (0, 0, [])
         w.router.allow = None
         async with scheduler_member(client, objects, "last", settings):
@@ -248,3 +243,9 @@ async def test_losses_of_a_line_are_not_forgotten_when_the_leader_changes(
         assert errors["lost-1"] == "engine_error"
         assert w.router.executed["lost-1"] == limits.max_losses
         assert (await w.run(submitted)).losses == {}
+
+
+async def lost_so_often(w: World, submitted: Submitted, times: int) -> RunRecord:
+    """The run's record once it says so of its second line, and of no other."""
+    key = keys.run(submitted.run_id)
+    return await until(w.client, key, RunRecord, lambda run: run.losses == {2: times})

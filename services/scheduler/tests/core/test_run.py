@@ -119,7 +119,8 @@ def test_a_line_is_not_handed_out_again_before_its_loss_is_saved() -> None:
 
 def test_losses_are_counted_on_by_the_next_leader() -> None:
     """A new leader after every loss: the line still meets its limit, and goes in small company."""
-    limits, losses, last = RunLimits(max_losses=3), {}, Verdict.RESTING
+    limits, last = RunLimits(max_losses=3), Verdict.RESTING
+    losses: dict[int, int] = {}
     for leader in range(1, 4):
         run = RunState(20, LineSet(), limits=limits, losses=losses)
         run.feed([line(n) for n in range(1, 21)], last=True)
