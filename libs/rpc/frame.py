@@ -32,7 +32,9 @@ _WILDCARDS = ("0.0.0.0", "::", "")
 _ASK_ETCD_EVERY_S = 0.5
 
 
-def server_of(config: ServiceConfig, service_names: Sequence[str]) -> RpcServer:
+def server_of(
+    config: ServiceConfig, service_names: Sequence[str], *, tunnelled: bool = False
+) -> RpcServer:
     """The RpcServer that the flags ask for, not started."""
     return RpcServer(
         service_names,
@@ -41,6 +43,7 @@ def server_of(config: ServiceConfig, service_names: Sequence[str]) -> RpcServer:
         tls=server_tls(config),
         allow_insecure=config.insecure,
     )
+        tunnelled=tunnelled,
 
 
 def server_tls(config: ServiceConfig) -> ServerTls | None:

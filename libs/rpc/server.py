@@ -15,22 +15,29 @@ import errno
 import logging
 import socket
 from collections.abc import Sequence
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from impala.common.v1 import tunnel_pb2_grpc
+from libs.clock import SystemClock
 from libs.errors import StartupError
 from libs.obs import METRICS, Metrics
 from libs.rpc.health import Health
 from libs.rpc.interceptor import CallInterceptor, InFlight
 from libs.rpc.tls import ServerTls, check_exposure
+from libs.rpc.tunnel_server import TunnelApi
 
 log = logging.getLogger(__name__)
 
 MAX_MESSAGE_BYTES = 64 << 20
 # How long a call that ignores its cancellation may hold up the end of a drain.
 _STUBBORN_S = 2.0
+_FRAME_BYTES = 1024
+"""What a tunnel adds to a message, at most."""
+TUNNEL = "impala.common.v1.Tunnel"
 
 
 class PortInUse(StartupError):
@@ -52,11 +59,13 @@ class RpcServer:
         tls: ServerTls | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         allow_insecure: bool = False,
+        tunnelled: bool = False,
         metrics: Metrics = METRICS,
     ) -> None:
         """service_names: full names ("impala.kvstore.v1.KvStore") of the servicers to be added.
 
         port: 0 picks a free one. max_message_bytes: the largest message, either way.
+        tunnelled: their calls may also share a stream (libs.rpc.tunnel).
         allow_insecure: serve beyond loopback without TLS. Raises ConfigError for such a host else.
         """
         check_exposure(host, protected=tls is not None or allow_insecure)
@@ -65,11 +74,20 @@ class RpcServer:
         self._tls = tls
         self._health = Health(service_names)
         self._in_flight = InFlight()
+        interceptor = CallInterceptor(self._in_flight, metrics)
         self.server = grpc.aio.server(
-            interceptors=[CallInterceptor(self._in_flight, metrics)],
-            options=_options(max_message_bytes),
+            interceptors=[interceptor], options=_options(max_message_bytes)
         )
+        self.servers: list[Any] = [self.server]
+        """To each of which the servicers are added, by their generated `add_..._to_server`."""
+        if tunnelled:
+            room = max_message_bytes - _FRAME_BYTES
+            tunnel = TunnelApi(interceptor.wrap, SystemClock(), room)
+            tunnel_pb2_grpc.add_TunnelServicer_to_server(tunnel, self.server)
+            self.servers.append(tunnel)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
+        if tunnelled:
+            service_names = [*service_names, TUNNEL]
         names = [*service_names, health.SERVICE_NAME, reflection.SERVICE_NAME]
         reflection.enable_server_reflection(names, self.server)
 

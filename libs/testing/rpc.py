@@ -32,7 +32,8 @@ async def serving(
     options.setdefault("metrics", Metrics())
     rpc = RpcServer(names, **options)
     for add, servicer in servicers:
-        add(servicer, rpc.server)
+        for each in rpc.servers:
+            add(servicer, each)
     await rpc.start()
     rpc.set_serving(True)
     try:

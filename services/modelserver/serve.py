@@ -56,7 +56,7 @@ _FLUSH_S = 3.0
 async def serve(config: ModelServerConfig, shutdown: Shutdown, load: Load) -> None:
     """Load, register, serve, drain."""
     clock = SystemClock()
-    server = server_of(config, _SERVICES)
+    server = server_of(config, _SERVICES, tunnelled=True)
     api = ModelServerApi()
     _add_servicers(api, server)
     async with contextlib.AsyncExitStack() as stack:
@@ -78,7 +78,8 @@ async def serve(config: ModelServerConfig, shutdown: Shutdown, load: Load) -> No
 
 
 def _add_servicers(api: ModelServerApi, server: RpcServer) -> None:
-    modelserver_pb2_grpc.add_ModelServerServicer_to_server(api, server.server)
+    for each in server.servers:
+        modelserver_pb2_grpc.add_ModelServerServicer_to_server(api, each)
     modelserver_pb2_grpc.add_KvControlServicer_to_server(KvControlPending(), server.server)
     modelserver_pb2_grpc.add_WeightControlServicer_to_server(WeightControlPending(), server.server)
 

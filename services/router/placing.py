@@ -92,7 +92,7 @@ class Placing:
     async def _ask(
         self, leader: str, request: scheduler_pb2.AcquireRequest, within_s: float
     ) -> Placement:
-        stub = self._channels.stub(scheduler_pb2_grpc.SchedulerStub, leader)
+        stub = self._channels.stub(scheduler_pb2_grpc.SchedulerStub, leader, tunnelled=True)
         answer = await call(stub.Acquire, request, timeout_s=max(0.001, within_s))
         return Placement(
             address=answer.address,

@@ -147,7 +147,11 @@ class Steps:
             generate.grant.CopyFrom(placement.grant)
         else:
             generate.self_placed.reason = placement.self_placed
-        stub = self._channels.stub(modelserver_pb2_grpc.ModelServerStub, placement.address)
+        stub = self._channels.stub(
+            modelserver_pb2_grpc.ModelServerStub,
+            placement.address,
+            tunnelled=not request.may_self_place,
+        )
         heard = ended = False
         try:
             async with self._placing.counted(placement):

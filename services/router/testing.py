@@ -56,8 +56,9 @@ class FakeModelServer(modelserver_pb2_grpc.ModelServerServicer):
         self.running: set[str] = set()
         self._changed = asyncio.Condition()
         self._set(reply)
-        self.rpc = RpcServer(["impala.modelserver.v1.ModelServer"], port=0)
-        modelserver_pb2_grpc.add_ModelServerServicer_to_server(self, self.rpc.server)
+        self.rpc = RpcServer(["impala.modelserver.v1.ModelServer"], port=0, tunnelled=True)
+        for each in self.rpc.servers:
+            modelserver_pb2_grpc.add_ModelServerServicer_to_server(self, each)
 
     def _set(self, reply: Reply) -> None:
         self.reply = reply
@@ -257,8 +258,9 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
         self.waiting = 0
         self._changed = asyncio.Condition()
         self.reset()
-        self.rpc = RpcServer(["impala.scheduler.v1.Scheduler"], port=0)
-        scheduler_pb2_grpc.add_SchedulerServicer_to_server(self, self.rpc.server)
+        self.rpc = RpcServer(["impala.scheduler.v1.Scheduler"], port=0, tunnelled=True)
+        for each in self.rpc.servers:
+            scheduler_pb2_grpc.add_SchedulerServicer_to_server(self, each)
 
     def reset(self) -> None:
         """As new; `servers` and `epoch` stay."""
@@ -301,6 +303,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
             fleet=self.fleet,
             epoch=self.epoch,
             expires_unix_ms=2**52,
+            valid_s=60.0,
             member_id=member,
             trace_id=request.trace_id or f"trace-{number}",
         )

@@ -22,7 +22,6 @@ from services.scheduler.core.server import Server
 from services.scheduler.core.step import Step, Window
 
 SERVICE = "impala.scheduler.v1.Scheduler"
-ACKNOWLEDGE_WITHIN_S = 2.0
 WATCH_EVERY_S = 0.25
 TERMINAL = frozenset({"completed", "failed", "expired", "cancelled"})
 
@@ -71,8 +70,9 @@ class SchedulerApi(scheduler_pb2_grpc.SchedulerServicer):
         _check_report(request)
         leader = await self._leader_of_member(request.member_id)
         _book(leader, request)
-        acknowledged = await leader.keeper.acknowledged(request.incarnation, ACKNOWLEDGE_WITHIN_S)
-        return scheduler_pb2.ReportResponse(acknowledged=acknowledged)
+        return scheduler_pb2.ReportResponse(
+            acknowledged=leader.keeper.acknowledged(request.incarnation), epoch=leader.epoch
+        )
 
     async def GetFleets(
         self, request: scheduler_pb2.GetFleetsRequest, context: Context
@@ -225,7 +225,7 @@ def _check_report(request: scheduler_pb2.ReportRequest) -> None:
 
 def _book(leader: FleetLeader, request: scheduler_pb2.ReportRequest) -> None:
     steps = [(step.sequence, step_use(step)) for step in request.steps]
-    fresh = leader.keeper.book(request.incarnation, steps)
+    fresh = leader.keeper.book(request.incarnation, steps, request.acknowledged)
     leader.keeper.clock(request.incarnation, Clocks(request.uptime_s, request.busy_s_total))
     for is_new, step in zip(fresh, request.steps, strict=True):
         if is_new:

@@ -55,8 +55,10 @@ async def serve(config: SchedulerConfig, shutdown: Shutdown) -> None:
             runs=RunSettings(flush=FlushPolicy(interval_s=config.flush_s)),
         )
         scheduler = Scheduler(config.member, deps, election_ttl_s=config.election_ttl_s)
-        rpc = server_of(config, [SERVICE])
-        scheduler_pb2_grpc.add_SchedulerServicer_to_server(SchedulerApi(scheduler), rpc.server)
+        rpc = server_of(config, [SERVICE], tunnelled=True)
+        api = SchedulerApi(scheduler)
+        for each in rpc.servers:
+            scheduler_pb2_grpc.add_SchedulerServicer_to_server(api, each)
         try:
             async with asyncio.TaskGroup() as group:
                 leading = group.create_task(scheduler.run())

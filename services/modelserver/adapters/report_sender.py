@@ -25,7 +25,8 @@ log = logging.getLogger(__name__)
 _BATCH = 256
 _TIMEOUT_S = 5.0
 _RETRY_S = 0.5
-_GATHER_S = 0.05
+_GATHER_S = 0.01
+_ASK_EVERY_S = 0.1
 
 _FINISH = {
     "stop": common_pb2.FINISH_REASON_STOP,
@@ -36,7 +37,10 @@ _FINISH = {
 
 
 class ReportSender:
-    """One task follows the leader, one sends; a report leaves the log only when acknowledged."""
+    """One task follows the leader, one sends. A leader books a report at once, so that the step's
+    place is free, and acknowledges it when the book is written: only then it leaves the log. Until
+    then the sender asks again, and another leader (or the same one, elected anew) gets the rest
+    from its start."""
 
     def __init__(
         self,
@@ -60,6 +64,9 @@ class ReportSender:
         self._leader: Leader | None = None
         self._has_leader = asyncio.Event()
         self._channel: tuple[str, grpc.aio.Channel] | None = None
+        self._sent = 0
+        """Sequence up to which the leader of `_epoch` has them."""
+        self._epoch = 0
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -93,24 +100,33 @@ class ReportSender:
 
     async def _send_all(self) -> None:
         while True:
-            await self._source.reported.wait()
+            await self._something_to_send()
             await self._clock.sleep(_GATHER_S)  # gathers what ends in the same moment
             await self._has_leader.wait()
             self._source.reported.clear()
-            while len(self._source.reports):
-                if not await self._send_some():
-                    await self._clock.sleep(_RETRY_S)
-                    await self._has_leader.wait()
+            if not await self._send_some():
+                await self._clock.sleep(_RETRY_S)
+            if self._sent < self._source.reports.last:
+                self._source.reported.set()
+
+    async def _something_to_send(self) -> None:
+        """Returns when a step has ended, or when it is time to ask for what was acknowledged."""
+        patience = _ASK_EVERY_S if len(self._source.reports) else None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await self._source.reported.wait()
 
     async def _send_some(self) -> bool:
         stub = await self._stub()
         if stub is None:
             return False
-        head = self._source.reports.head(_BATCH)
+        reports = self._source.reports
+        some = reports.after(self._sent, _BATCH)
         request = scheduler_pb2.ReportRequest(
             member_id=self._member_id,
             incarnation=self._incarnation,
-            steps=[step_report(sequence, report) for sequence, report in head],
+            acknowledged=reports.acknowledged,
+            steps=[step_report(sequence, report) for sequence, report in some],
             busy_s_total=self._source.busy_s,
             uptime_s=self._source.uptime_s,
         )
@@ -118,8 +134,15 @@ class ReportSender:
             answer = await call(stub.Report, request, timeout_s=_TIMEOUT_S)
         except ImpalaError as error:
             log.warning("step reports wait: %s", error)
+            self._sent = reports.acknowledged
             return False
-        return self._source.reports.acknowledge(answer.acknowledged) > 0
+        reports.acknowledge(answer.acknowledged)
+        if answer.epoch != self._epoch:
+            # It knows none of those that went to the one before; they were before `some`.
+            self._epoch, self._sent = answer.epoch, reports.acknowledged
+        elif some:
+            self._sent = some[-1][0]
+        return True
 
     async def _stub(self) -> "scheduler_pb2_grpc.SchedulerAsyncStub | None":
         leader = self._leader

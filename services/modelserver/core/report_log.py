@@ -5,6 +5,7 @@ gaps) until a leader has booked everything up to it; a new leader gets the rest 
 """
 
 from collections import deque
+from itertools import islice
 from typing import Generic, TypeVar
 
 R = TypeVar("R")
@@ -24,9 +25,20 @@ class ReportLog(Generic[R]):
         self._pending.append((sequence, report))
         return sequence
 
-    def head(self, limit: int) -> list[tuple[int, R]]:
-        """The oldest reports that are not acknowledged, at most `limit`."""
-        return [self._pending[at] for at in range(min(limit, len(self._pending)))]
+    @property
+    def acknowledged(self) -> int:
+        """The sequence up to which all is forgotten; 0 = none."""
+        return self._next - 1 - len(self._pending)
+
+    @property
+    def last(self) -> int:
+        """The sequence of the newest report; 0 = there was none."""
+        return self._next - 1
+
+    def after(self, sequence: int, limit: int) -> list[tuple[int, R]]:
+        """The oldest reports behind `sequence` that are not acknowledged, at most `limit`."""
+        start = max(0, sequence - self.acknowledged)
+        return list(islice(self._pending, start, start + limit))
 
     def acknowledge(self, sequence: int) -> int:
         """Forget everything up to `sequence`; how many that were. Older answers change nothing."""

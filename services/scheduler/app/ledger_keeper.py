@@ -35,9 +35,7 @@ class LedgerKeeper:
         self._ledger = Ledger()
         self._active: list[str] = []
         self._wake = asyncio.Event()
-        self._written = asyncio.Condition()
-        self._booked_number = 0
-        self._written_number = 0
+        self._to_write = False
 
     async def load(self) -> None:
         """Takes over what the leader before had written."""
@@ -53,18 +51,15 @@ class LedgerKeeper:
             except TimeoutError:
                 pass
             self._wake.clear()
-            if self._ledger.dirty or self._booked_number > self._written_number:
+            if self._ledger.dirty or self._to_write:
                 await self._write()
                 await self._clock.sleep(WRITE_EVERY_S)
 
     async def _write(self) -> None:
-        number = self._booked_number
+        self._to_write = False
         book = self._ledger.snapshot()
         await self._writer.commit([put_record(self._key, self._record(book))])
         self._ledger.written(book)
-        async with self._written:
-            self._written_number = number
-            self._written.notify_all()
 
     def _record(self, book: Book) -> FleetBook:
         return FleetBook(
@@ -106,13 +101,19 @@ class LedgerKeeper:
 
     # Reports
 
-    def book(self, incarnation: str, steps: Sequence[tuple[int, StepUse]]) -> list[bool]:
-        """For each step whether it was new."""
-        if steps:
-            self._ledger.resume(incarnation, steps[0][0])
+    def book(
+        self, incarnation: str, steps: Sequence[tuple[int, StepUse]], acknowledged: int
+    ) -> list[bool]:
+        """For each step whether it is new; written soon. Those up to `acknowledged` a leader has
+        booked for good. Steps with a gap before them are not booked: the server believes that it
+        sent the others to this leader, and will learn better."""
+        self._ledger.resume(incarnation, acknowledged)
+        if steps and steps[0][0] > self._ledger.seen(incarnation) + 1:
+            return [False] * len(steps)
         fresh = [self._ledger.book(incarnation, sequence, use) for sequence, use in steps]
-        self._booked_number += 1
-        self._wake.set()
+        if self._ledger.seen(incarnation) > self._ledger.acknowledged(incarnation):
+            self._to_write = True
+            self._wake.set()
         return fresh
 
     def clock(self, incarnation: str, clocks: Clocks) -> None:
@@ -125,15 +126,8 @@ class LedgerKeeper:
             fields = {"fleet": self._fleet, "unreported_s": round(unreported_s, 3)}
             log.warning("a server is gone with work it had not reported", extra=fields)
 
-    async def acknowledged(self, incarnation: str, within_s: float) -> int:
-        """Waits until all that is booked now is written, at most so long; the sequence up to which
-        the server may forget."""
-        wanted = self._booked_number
-        try:
-            async with asyncio.timeout(within_s), self._written:
-                await self._written.wait_for(lambda: self._written_number >= wanted)
-        except TimeoutError:
-            pass
+    def acknowledged(self, incarnation: str) -> int:
+        """The sequence up to which all is booked and written: the server may forget so much."""
         return self._ledger.acknowledged(incarnation)
 
 

@@ -116,9 +116,13 @@ class Ledger:
     def use_of(self, run_id: str) -> RunUse:
         return replace(self._runs.get(run_id) or RunUse())
 
-    def resume(self, incarnation: str, first: int) -> None:
-        """A server sends its oldest report that no leader acknowledged: those before are booked."""
-        self._mark(incarnation).raise_to(first - 1)
+    def resume(self, incarnation: str, acknowledged: int) -> None:
+        """A leader has acknowledged a server's reports up to this one: they are booked."""
+        self._mark(incarnation).raise_to(acknowledged)
+
+    def seen(self, incarnation: str) -> int:
+        """Every report up to this one is booked."""
+        return self._mark(incarnation).level
 
     def book(self, incarnation: str, sequence: int, use: StepUse) -> bool:
         """False when it was booked before."""

@@ -38,10 +38,16 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
     def __init__(self) -> None:
         self.booked: dict[tuple[str, int], scheduler_pb2.StepReport] = {}
         self.received = 0
+        self.asked = 0
+        self.unacknowledged = 0
         self.lose_answers = 0
+        self.epoch = 1
+        self.acknowledges = True
+        """Whether what is booked is written, too."""
         self.heard = asyncio.Event()
 
     async def Report(self, request: scheduler_pb2.ReportRequest, context: Any) -> Any:
+        self.asked += 1
         for step in request.steps:
             self.received += 1
             self.booked[request.incarnation, step.sequence] = step
@@ -49,8 +55,10 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
         if self.lose_answers:
             self.lose_answers -= 1
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the answer was lost")
-        last = max(sequence for _, sequence in self.booked)
-        return scheduler_pb2.ReportResponse(acknowledged=last)
+        last = max((sequence for _, sequence in self.booked), default=0)
+        acknowledged = last if self.acknowledges else request.acknowledged
+        self.unacknowledged = last - acknowledged
+        return scheduler_pb2.ReportResponse(acknowledged=acknowledged, epoch=self.epoch)
 
     async def wait_for(self, count: int) -> list[scheduler_pb2.StepReport]:
         async with asyncio.timeout(WAIT_S):

@@ -34,6 +34,7 @@ from libs.records import keys
 from libs.rpc import Shutdown, from_rpc_error
 from libs.testing.etcd import EtcdProcess
 from libs.testing.rpc import free_port
+from libs.testing.waiting import eventually
 from services.modelserver.config import ModelServerConfig
 from services.modelserver.serve import serve
 from services.modelserver.tests.models.factories import (
@@ -339,6 +340,24 @@ async def test_reports_whose_answer_was_lost_are_sent_again_under_the_same_numbe
             rig.scheduler.heard.clear()
             await rig.scheduler.heard.wait()
     assert [report.sequence for report in reports] == [1, 2]
+async def test_a_report_is_sent_to_a_leader_once_and_to_the_next_one_again(rig: Rig) -> None:
+    """The first has booked both and written neither: only what is written is forgotten."""
+    rig.scheduler.acknowledges = False
+    for at in range(2):
+        await rig.run(request(list(range(at, at + 5))))
+        await rig.scheduler.wait_for(at + 1)
+    asked = rig.scheduler.asked
+    await eventually(lambda: rig.scheduler.asked > asked + 2)  # for what was acknowledged
+    first_life = rig.scheduler.received
+    rig.scheduler.booked.clear()
+    rig.scheduler.epoch += 1
+    reports = await rig.scheduler.wait_for(2)
+    assert [report.sequence for report in reports] == [1, 2]
+    assert first_life <= 2 * 2, "asked again and again with the same reports"
+    rig.scheduler.acknowledges = True
+    await eventually(lambda: rig.scheduler.unacknowledged == 0)
+
+
 
 
 async def test_reports_wait_for_a_leader(
