@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator
 from grpc import aio
 
 from etcd.api.etcdserverpb import rpc_pb2
-from libs.cluster.errors import ClusterError, ClusterUnavailable, LeaseLost
+from libs.cluster.errors import ClusterError, LeaseLost
 from libs.cluster.transport import Transport
 
 RETRY_S = 0.1
@@ -61,9 +61,9 @@ class Lease:
 
     async def revoke(self) -> None:
         """Ends it in etcd, which deletes its keys at once. One try: it expires anyway, and a
-        process that ends must not wait for an etcd that is away."""
+        process that ends must not wait for an etcd that is away or refuses it."""
         self.abandon()
-        with contextlib.suppress(ClusterUnavailable):
+        with contextlib.suppress(ClusterError):
             await revoke_lease(self._transport, self.id, within_s=self._transport.per_try_timeout_s)
 
     async def _keep_alive(self) -> None:

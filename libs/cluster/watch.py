@@ -239,20 +239,19 @@ class Watch:
         return before not in (0, header.cluster_id) or header.revision < (self._revision or 0)
 
     def _judge(self, code: StatusCode, details: str) -> PermissionRefused | None:
-        """The refusal, if it is one for now: an expired token is renewed once first."""
+        """The refusal, if it is one for now. The token is renewed first, every other time: etcd
+        tells a watch with an expired one that permission is denied."""
         fate = fate_of(code, details)
-        if isinstance(fate, PermissionRefused):
-            return fate
-        if fate is not Fate.STALE_TOKEN:
+        if fate is not Fate.STALE_TOKEN and not isinstance(fate, PermissionRefused):
             return None
-        if self._reauthenticated:
-            return refused(details)
-        self._reauthenticated = True
+        refusal = refused(details) if isinstance(fate, Fate) else fate
+        renews, self._reauthenticated = not self._reauthenticated, not self._reauthenticated
         try:
-            self._transport.forget_token()
-        except PermissionRefused as refusal:
+            if renews:
+                self._transport.forget_token()
+        except PermissionRefused:
             return refusal
-        return None
+        return None if renews else refusal
 
     async def _reopen(self, refusal: PermissionRefused | None = None) -> None:
         endpoint = self._endpoint

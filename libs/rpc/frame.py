@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from libs.cluster.access import follow_access
 from libs.cluster.client import EtcdClient
 from libs.cluster.errors import ClusterUnavailable, PermissionRefused
 from libs.cluster.keys import ROOT
@@ -42,8 +43,8 @@ def server_of(
         config.port,
         tls=server_tls(config),
         allow_insecure=config.insecure,
-    )
         tunnelled=tunnelled,
+    )
 
 
 def server_tls(config: ServiceConfig) -> ServerTls | None:
@@ -134,7 +135,8 @@ async def serve_member(
     incarnation: str,
     info: Mapping[str, Any] | None = None,
 ) -> None:
-    """Bind, register, serve until `shutdown`, leave the cluster, drain.
+    """Bind, register, serve until `shutdown`, leave the cluster, drain. Health says NOT_SERVING
+    while etcd refuses access.
 
     incarnation: a random name for this life of the process. info: published besides `address` and
     `incarnation`. Raises StartupError when the port is taken or another process takes this
@@ -153,9 +155,11 @@ async def serve_member(
         async with asyncio.TaskGroup() as group:
             taken = group.create_task(_stop_when_superseded(membership, member_id))
             rpc.set_serving(True)
+            access = group.create_task(follow_access(etcd, rpc.set_serving))
             log.info("serving", extra={"member": member_id, "address": address})
             await shutdown.wait()
             taken.cancel()
+            access.cancel()
             rpc.set_serving(False)
             await membership.leave()
         await rpc.drain(config.drain_s)

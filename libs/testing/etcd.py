@@ -155,7 +155,8 @@ class EtcdProcess:
         revision, gives its space back, ends the alarm."""
         self._post("kv/compaction", {"revision": str(revision), "physical": True})
         self._post("maintenance/defragment", {})
-        self._post("maintenance/alarm", {"action": "DEACTIVATE", "alarm": "NOSPACE"})
+        for alarm in self._post("maintenance/alarm", {"action": "GET"}).get("alarms", ()):
+            self._post("maintenance/alarm", {"action": "DEACTIVATE", **alarm})
 
     def empty(self) -> None:
         """Removes the data of one that does not run: it starts as a new one."""

@@ -19,17 +19,16 @@ import msgspec
 
 from libs.clock import Clock, SystemClock
 from libs.cluster.accounts import AccountsView
-from libs.cluster.client import EtcdClient
 from libs.cluster.errors import ClusterError
 from libs.cluster.membership import Membership
-from libs.cluster.secret import cluster_secret
+from libs.cluster.secret import ClusterSecret
 from libs.errors import StartupError
 from libs.models import resolve_model
 from libs.objects import ObjectStore, open_store
 from libs.obs import METRICS, Metrics
 from libs.records.members import RouterInfo
 from libs.rpc import ClientTls, RpcServer, ServerTls
-from libs.rpc.frame import address_for_peers, etcd_tls, member_id_of
+from libs.rpc.frame import address_for_peers, etcd_client, member_id_of
 from services.router.access import Access
 from services.router.batches import Batches
 from services.router.channels import Channels
@@ -78,7 +77,7 @@ class Router:
         self.config = config
         self.maker = Maker(clock or SystemClock())
         self._metrics = metrics
-        self._client = EtcdClient(config.etcd, tls=etcd_tls(config))
+        self._client = etcd_client(config)
         self._objects = objects or open_store(config.objects)
         self._channels = Channels(_client_tls(config))
         self._load = load_text_model or _loader(config)
@@ -142,7 +141,8 @@ class Router:
         config, client = self.config, self._client
         fleets = Fleets(client)
         jobs = Jobs(client, self.maker, config.price_per_engine_hour)
-        started: list[Fleets | Jobs | AccountsView] = [fleets, jobs]
+        secret = ClusterSecret(client, lambda: secrets.token_urlsafe(32))
+        started: list[Fleets | Jobs | AccountsView | ClusterSecret] = [fleets, jobs, secret]
         if self._accounts is not None:
             started.append(self._accounts)
         for view in started:
@@ -191,7 +191,7 @@ class Router:
                 line_timeout_s=config.line_timeout_s,
             ),
             request_bytes=request_bytes,
-            cluster_secret=await cluster_secret(client, secrets.token_urlsafe(32)),
+            cluster_secret=secret,
             metrics=self._metrics,
         )
 

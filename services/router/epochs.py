@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from libs import errors
 from libs.cluster.client import EtcdClient
+from libs.cluster.errors import ClusterError
 from libs.cluster.keys import checked, election_leader
 
 
 class Epochs:
     """The newest leader's epoch known here, per election: an older leader is refused.
 
-    A newer one is believed once the election's own record says so, never on the caller's word: a
-    number that nobody was elected with would shut out every leader to come. Epochs of different
-    elections say nothing about each other.
+    Another one than is known is believed once the election's own record says so, never on the
+    caller's word: a number that nobody was elected with would shut out every leader to come. That
+    goes for a lower one too: epochs are etcd's revisions, and begin anew with an etcd that lost its
+    data. Epochs of different elections say nothing about each other.
     """
 
     def __init__(self, client: EtcdClient) -> None:
@@ -30,11 +32,21 @@ class Epochs:
                 raise errors.Aborted(
                     f"Nobody was elected to {election} with the epoch {epoch}.", "EPOCH_UNKNOWN"
                 )
-        newest = self._newest.get(election, 0)
-        if epoch < newest:
-            raise stale(epoch, newest)
         if epoch <= 0:
             raise errors.InvalidArgument("A leader has an epoch.", "NO_EPOCH", "epoch")
+        newest = self._newest.get(election, 0)
+        if epoch < newest:
+            if await self._leads_a_new_history(election, epoch):
+                self._newest[election] = epoch
+            else:
+                raise stale(epoch, newest)
+
+    async def _leads_a_new_history(self, election: str, epoch: int) -> bool:
+        """False where etcd cannot be asked: then the older leader is one that was succeeded."""
+        try:
+            return await self._elected(election) == epoch
+        except ClusterError:
+            return False
 
     async def _elected(self, election: str) -> int:
         """The epoch of who leads now; 0 = nobody."""

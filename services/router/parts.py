@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from libs.cluster.secret import ClusterSecret
 from libs.obs import Metrics
 from services.router.access import Access
 from services.router.batches import Batches
@@ -33,6 +34,6 @@ class Parts:
     indexer: Indexer
     executor: Executor
     request_bytes: RequestBytes
-    cluster_secret: str
+    cluster_secret: ClusterSecret
     """What callers of internal services show."""
     metrics: Metrics

@@ -8,7 +8,7 @@ import sys
 from impala.scheduler.v1 import scheduler_pb2_grpc
 from libs.clock import SystemClock
 from libs.cluster.errors import ClusterUnavailable
-from libs.cluster.secret import cluster_secret
+from libs.cluster.secret import ClusterSecret
 from libs.config import parse_config
 from libs.errors import StartupError
 from libs.objects import open_store
@@ -37,9 +37,10 @@ async def serve(config: SchedulerConfig, shutdown: Shutdown) -> None:
     config = _named(config)
     async with cluster_of(config, shutdown) as client:
         views = ClusterViews(client)
+        secret = ClusterSecret(client, lambda: secrets.token_urlsafe(32))
         try:
             await views.start()
-            secret = await cluster_secret(client, secrets.token_urlsafe(32))
+            await secret.start()
         except ClusterUnavailable as error:
             raise StartupError(f"{error}; start etcd or give its address with --etcd.") from error
         channels = Channels(client_tls(config))
@@ -47,7 +48,7 @@ async def serve(config: SchedulerConfig, shutdown: Shutdown) -> None:
             client=client,
             objects=objects,
             views=views,
-            routers=GrpcBatchRouters(channels, secret),
+            routers=GrpcBatchRouters(channels, lambda: secret.value),
             servers=GrpcModelServers(channels, clock),
             clock=clock,
             new_file_id=lambda: ids.file_id(int(clock.time() * 1000), secrets.token_bytes(8)),
@@ -73,6 +74,7 @@ async def serve(config: SchedulerConfig, shutdown: Shutdown) -> None:
                 )
         finally:
             await channels.close()
+            await secret.aclose()
             await views.aclose()
 
 

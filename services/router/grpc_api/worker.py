@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 
 from impala.common.v1 import common_pb2
 from impala.router.v1 import router_pb2, router_pb2_grpc
-from libs.cluster.secret import METADATA_KEY, is_same
+from libs.cluster.secret import METADATA_KEY
 from libs.errors import InvalidArgument, Unauthenticated
 from libs.records import keys
 from services.router.core.ranges import LineAt
@@ -85,7 +85,7 @@ class BatchWorkerApi(router_pb2_grpc.BatchWorkerServicer):
 
     def _let_in(self, context: Context) -> None:
         """Raises Unauthenticated for whoever is no member of the cluster."""
-        if not is_same(self._parts.cluster_secret, metadata_of(context).get(METADATA_KEY, "")):
+        if not self._parts.cluster_secret.lets_in(metadata_of(context).get(METADATA_KEY, "")):
             raise Unauthenticated(
                 "Only members of the cluster may call this: its secret is in etcd.", "NO_MEMBER"
             )

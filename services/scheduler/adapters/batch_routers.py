@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import grpc
@@ -46,10 +46,14 @@ _OUTCOMES = {
 
 
 class GrpcBatchRouters:
-    def __init__(self, channels: Channels, secret: str) -> None:
-        """secret: the cluster's, which routers want to see."""
+    def __init__(self, channels: Channels, secret: Callable[[], str]) -> None:
+        """secret: the cluster's as it is now, which routers want to see."""
         self._channels = channels
-        self._metadata = ((METADATA_KEY, secret),)
+        self._secret = secret
+
+    @property
+    def _metadata(self) -> Metadata:
+        return ((METADATA_KEY, self._secret()),)
 
     async def index(self, address: str, ask: IndexAsk) -> Indexed:
         stub = router_pb2_grpc.BatchWorkerStub(self._channels.to(address))

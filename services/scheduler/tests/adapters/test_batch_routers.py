@@ -81,7 +81,7 @@ async def test_nothing_is_left_of_a_stream(end: str, complaints: list[dict[str, 
     add = router_pb2_grpc.add_BatchWorkerServicer_to_server
     before = asyncio.all_tasks()
     async with serving((add, router)) as rpc:
-        async with GrpcBatchRouters(channels, SECRET).execute(rpc.address, ASK) as stream:
+        async with GrpcBatchRouters(channels, lambda: SECRET).execute(rpc.address, ASK) as stream:
             stream.send([Line(1, 0, 1), Line(2, 1, 1)])
             answers = stream.answers()
             assert [answer.line for answer in await anext(answers)] == [1]
@@ -103,7 +103,7 @@ async def test_nothing_is_left_of_a_stream_that_never_began(
 ) -> None:
     channels, before = Channels(), asyncio.all_tasks()
     with pytest.raises(Unavailable):
-        async with GrpcBatchRouters(channels, SECRET).execute(f"127.0.0.1:{free_port()}", ASK):
+        async with GrpcBatchRouters(channels, lambda: SECRET).execute(f"127.0.0.1:{free_port()}", ASK):
             raise AssertionError("nobody is there")
     await channels.close()
     await settled(before)

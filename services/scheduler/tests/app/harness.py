@@ -85,7 +85,7 @@ async def scheduler_member(
             client=client,
             objects=objects,
             views=views,
-            routers=GrpcBatchRouters(channels, "secret"),
+            routers=GrpcBatchRouters(channels, lambda: "secret"),
             servers=GrpcModelServers(channels, clock, 0.05),
             clock=clock,
             new_file_id=lambda: ids.file_id(int(clock.time() * 1000), secrets.token_bytes(8)),
