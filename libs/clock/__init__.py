@@ -39,6 +39,25 @@ class SystemClock:
         await asyncio.sleep(max(0.0, seconds))
 
 
+class SteadyClock:
+    """Another clock whose wall time does not jump: it began at the other's and grows with its
+    monotonic time. For times that are compared with each other, such as when steps of a task began
+    and ended; not for what people read, or for deadlines that they gave."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._offset = clock.time() - clock.now()
+
+    def now(self) -> float:
+        return self._clock.now()
+
+    def time(self) -> float:
+        return self._clock.now() + self._offset
+
+    async def sleep(self, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+
+
 class ManualClock:
     """A clock that only a test moves. Used on one event loop.
 

@@ -174,8 +174,7 @@ class ModelServerApi(modelserver_pb2_grpc.ModelServerServicer):
             return
         grant = request.grant
         checks.check_grant(
-            expires_unix_ms=grant.expires_unix_ms,
-            now_unix_ms=self._app.clock.time() * 1000,
+            valid_s=grant.valid_s if grant.HasField("valid_s") else None,
             member_id=grant.member_id,
             own_id=self._served.identity.member_id,
             incarnation=grant.incarnation,

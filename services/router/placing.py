@@ -42,6 +42,8 @@ class Placement:
     trace_id: str
     leader: str
     """Address of the granting leader; empty when self-placed."""
+    granted_at: float
+    """By the event loop's clock."""
 
 
 class Placing:
@@ -102,6 +104,7 @@ class Placing:
             min_seq=answer.min_seq,
             trace_id=answer.grant.trace_id or request.trace_id,
             leader=leader,
+            granted_at=asyncio.get_running_loop().time(),
         )
 
     def _self_place(self, request: scheduler_pb2.AcquireRequest, why: str) -> Placement:
@@ -122,6 +125,7 @@ class Placing:
             min_seq=0,
             trace_id=request.trace_id,
             leader="",
+            granted_at=asyncio.get_running_loop().time(),
         )
 
     @contextlib.asynccontextmanager

@@ -145,6 +145,9 @@ class Steps:
         generate.trace_id = placement.trace_id
         if placement.grant is not None:
             generate.grant.CopyFrom(placement.grant)
+            if generate.grant.HasField("valid_s"):
+                held_s = asyncio.get_running_loop().time() - placement.granted_at
+                generate.grant.valid_s -= held_s
         else:
             generate.self_placed.reason = placement.self_placed
         stub = self._channels.stub(

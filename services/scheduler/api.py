@@ -198,6 +198,7 @@ def acquire_response(fleet: str, granted: Granted) -> scheduler_pb2.AcquireRespo
             fleet=fleet,
             epoch=grant.epoch,
             expires_unix_ms=granted.expires_unix_ms,
+            valid_s=granted.valid_s,
             member_id=grant.member_id,
             trace_id=grant.step.trace_id,
             incarnation=grant.incarnation,

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from libs.clock import Clock, ManualClock, SystemClock
+from libs.clock import Clock, ManualClock, SteadyClock, SystemClock
 
 
 async def test_a_sleeper_wakes_when_its_time_has_come_and_not_before() -> None:
@@ -73,3 +73,12 @@ async def test_the_system_clock_sleeps_at_least_as_long_as_asked() -> None:
     await clock.sleep(0.01)
     assert clock.now() - before >= 0.01
     assert clock.time() > 1_600_000_000
+
+
+def test_a_steady_clock_goes_on_where_the_wall_jumps() -> None:
+    wall = ManualClock(now=5.0, wall=1000.0)
+    steady = SteadyClock(wall)
+    wall.jump_wall(3600.0)
+    wall.advance(2.0)
+    assert (steady.time(), steady.now()) == (1002.0, 7.0)
+    assert wall.time() == 4602.0

@@ -126,8 +126,7 @@ class EpochFence:
 
 def check_grant(
     *,
-    expires_unix_ms: int,
-    now_unix_ms: float,
+    valid_s: float | None,
     member_id: str,
     own_id: str,
     incarnation: str,
@@ -140,7 +139,7 @@ def check_grant(
             "GRANT_ELSEWHERE",
             "grant.member_id",
         )
-    if now_unix_ms > expires_unix_ms:
+    if valid_s is not None and valid_s <= 0:
         raise FailedPrecondition(
-            "The grant's time is over; acquire a new one.", "GRANT_EXPIRED", "grant.expires_unix_ms"
+            "The grant's time is over; acquire a new one.", "GRANT_EXPIRED", "grant.valid_s"
         )

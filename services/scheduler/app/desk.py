@@ -25,6 +25,7 @@ RETRY_AFTER_S = 1.0
 class Granted:
     grant: Grant
     expires_unix_ms: int
+    valid_s: float
     waited_s: float
 
 
@@ -113,7 +114,7 @@ class GrantDesk:
     def _answer(self, grant: Grant, step: Step) -> Granted:
         left_s = grant.expires_at - self._clock.now()
         expires_unix_ms = int((self._clock.time() + left_s) * 1000)
-        return Granted(grant, expires_unix_ms, max(0.0, grant.issued_at - step.arrived))
+        return Granted(grant, expires_unix_ms, left_s, max(0.0, grant.issued_at - step.arrived))
 
     def release(self, grant_id: str) -> None:
         """The grant was not used. No error when it is unknown: it was returned before."""

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from libs.clock import Clock
+from libs.clock import Clock, SteadyClock
 from libs.errors import ImpalaError
 from libs.obs import METRICS, Metrics
 from libs.records.batch import LedgerRecord
@@ -100,6 +100,7 @@ class RunExecutor:
         self._context = context
         self._settings = context.settings
         self._clock = context.clock
+        self._steady = SteadyClock(context.clock)
         record = run.record
         self._input = RunInput(
             context.storage, record.input_object, record.index_object, record.total
@@ -128,7 +129,7 @@ class RunExecutor:
                 self._outcome,
                 self._context.new_file_id(),
                 self._context.new_file_id(),
-                int(self._clock.time()),
+                self._now_s(),
             )
         await self._finish()
 
@@ -139,7 +140,7 @@ class RunExecutor:
             why,
             self._context.new_file_id(),
             self._context.new_file_id(),
-            int(self._clock.time()),
+            self._now_s(),
         )
         await self._finish()
 
@@ -158,7 +159,7 @@ class RunExecutor:
         record, state = self._run.record, self._state
         completed = state.completed if state else record.completed
         failed = state.failed if state else record.failed
-        elapsed = max(0.0, self._clock.time() - record.started_at)
+        elapsed = max(0.0, self._steady.time() - record.started_at)
         answered = completed + failed
         left = record.total - answered
         cancelling = self._context.views.cancels.get(record.batch_id) is not None
@@ -332,7 +333,7 @@ class RunExecutor:
         now = self._clock.now()
         if verdict is Verdict.RECORD and answer is not None:
             kind = "output" if answer.outcome is Outcome.OUTPUT else "error"
-            ended_s = self._clock.time()
+            ended_s = self._steady.time()
             self._run.add(
                 line.line,
                 kind,
@@ -361,8 +362,12 @@ class RunExecutor:
         while self._context.desk.state.granted_of_run(run_id) and self._clock.now() < deadline:
             await self._clock.sleep(0.05)
 
+    def _now_s(self) -> int:
+        """Unix seconds for the records: no run ends before it began, though a clock is set back."""
+        return max(int(self._clock.time()), int(self._run.record.started_at))
+
     def _age_s(self) -> float:
-        return self._clock.time() - self._run.record.started_at
+        return self._steady.time() - self._run.record.started_at
 
     def _use(self) -> RunUse:
         return self._context.keeper.use_of(self._run.record.id)

@@ -57,7 +57,9 @@ class Finalizer:
         completed = len(self._outputs)
         errors = await self._error_file() if completed < record.total else None
         self._check(has_error_file=errors is not None)
-        now = int(self._clock.time())
+        # The clock may have been set back meanwhile; a batch ends after it began.
+        began = max(int(record.started_at), self._run.batch.finalizing_at or 0)
+        now = max(int(self._clock.time()), began)
         ended = msgspec.structs.replace(
             record,
             completed=completed,

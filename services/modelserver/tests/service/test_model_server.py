@@ -46,8 +46,6 @@ from services.modelserver.tests.models.factories import (
 from services.modelserver.tests.service.rig import Rig, model_server, request, rest_of, tokens_of
 from services.modelserver.torch_model import load
 
-FAR = 4_000_000_000_000
-
 
 @pytest.fixture(scope="module")
 def etcd() -> Iterator[EtcdProcess]:
@@ -81,7 +79,7 @@ def granted(**fields: Any) -> pb.Grant:
     base: dict[str, Any] = {
         "grant_id": "g",
         "epoch": 5,
-        "expires_unix_ms": FAR,
+        "valid_s": 60.0,
         "member_id": "ms-0",
     }
     return pb.Grant(**(base | fields))
@@ -277,7 +275,7 @@ async def test_a_grant_of_a_succeeded_leader_is_refused(rig: Rig) -> None:
 
 
 async def test_an_expired_grant_and_one_for_another_life_are_refused(rig: Rig) -> None:
-    late = request(prompt_of(10), self_placed=None, grant=granted(expires_unix_ms=1))
+    late = request(prompt_of(10), self_placed=None, grant=granted(valid_s=-0.001))
     assert (await refusal(rig, late)).reason == "GRANT_EXPIRED"
     other = request(prompt_of(10), self_placed=None, grant=granted(incarnation="before"))
     assert (await refusal(rig, other)).reason == "GRANT_ELSEWHERE"
