@@ -70,6 +70,11 @@ class ModelServerApi(modelserver_pb2_grpc.ModelServerServicer):
         """From now on steps are taken."""
         self._opened = served
 
+    def registered_again(self, epoch: int) -> None:
+        """Epochs are etcd's revisions, and an etcd that lost its data begins anew: its leaders are
+        no older ones. What a leader of before may still send is a grant whose time is over."""
+        self._fence = checks.EpochFence()
+
     @property
     def _served(self) -> Served:
         if self._opened is None:

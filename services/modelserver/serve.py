@@ -72,7 +72,7 @@ async def serve(config: ModelServerConfig, shutdown: Shutdown, load: Load) -> No
         }
         herd = _Herd.build(config, model, views["kvstore"], clock)
         stack.callback(herd.thread.stop, 5.0)
-        unit = _Unit(config, model, herd, server, clock)
+        unit = _Unit(config, model, herd, server, clock, api.registered_again)
         api.open(unit.served())
         await unit.run(client, views, shutdown)
 
@@ -177,8 +177,10 @@ class _Unit:
         herd: _Herd,
         server: RpcServer,
         clock: Clock,
+        on_rejoin: Callable[[int], None],
     ) -> None:
         self._config = config
+        self._on_rejoin = on_rejoin
         self._model = model
         self._herd = herd
         self._server = server
@@ -216,6 +218,7 @@ class _Unit:
             identity.member_id,
             self._info(),
             incarnation=identity.incarnation,
+            on_rejoin=self._on_rejoin,
         )
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(sender.run())]
