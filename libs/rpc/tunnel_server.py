@@ -132,7 +132,7 @@ class _Running:
     async def _answer(self, start: tunnel_pb2.CallStart, context: _CallContext) -> None:
         handler = self._handler(start.method)
         if handler is None:
-            context.end_with(grpc.StatusCode.UNIMPLEMENTED, f"{start.method} is not tunnelled.")
+            context.end_with(grpc.StatusCode.NOT_FOUND, f"{start.method} is not tunnelled.")
             return
         try:
             request = handler.request_deserializer(start.request)

@@ -217,7 +217,7 @@ def _check_report(request: scheduler_pb2.ReportRequest) -> None:
     for step in request.steps:
         if step.sequence <= last:
             raise InvalidArgument(
-                "Sequences are ascending, from 1.", "SEQUENCE_ORDER", "steps.sequence"
+                "Sequences are ascending without gaps, from 1.", "SEQUENCE_ORDER", "steps.sequence"
             )
         last = step.sequence
         _hashes(step.prompt_hashes, "steps.prompt_hashes")

@@ -18,9 +18,9 @@ from libs.errors import (
     ImpalaError,
     Internal,
     InvalidArgument,
+    NotFound,
     ResourceExhausted,
     Unavailable,
-    Unimplemented,
 )
 from libs.rpc import ACCEPTED, RpcServer, call, connect, stream, was_accepted
 from libs.rpc.tests.raw import SERVICE, Stuck, echo
@@ -225,9 +225,9 @@ async def test_a_channel_that_is_closed_under_its_calls_ends_them() -> None:
             await call(one(tunnel, "Stuck"), b"", timeout_s=5)
 
 
-async def test_a_method_that_is_not_there_is_unimplemented() -> None:
+async def test_a_method_that_is_not_there_is_not_found() -> None:
     async with tunnelled(handlers({"Echo": echo})) as (_, tunnel):
-        with pytest.raises(Unimplemented, match="None is not tunnelled"):
+        with pytest.raises(NotFound, match="None is not tunnelled"):
             await call(one(tunnel, "None"), b"", timeout_s=5)
 
 

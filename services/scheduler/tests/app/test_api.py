@@ -19,6 +19,7 @@ from libs.objects import ObjectStore
 from libs.records import keys
 from libs.records.batch import Job
 from libs.records.book import FleetBook
+from libs.testing import waiting
 from services.scheduler.core.admission import AdmissionLimits
 from services.scheduler.core.fleet import FleetLimits
 from services.scheduler.testing import (
@@ -98,9 +99,20 @@ async def queued(running: Running, count: int) -> None:
 
 
 async def send(running: Running, *steps: scheduler_pb2.StepReport) -> int:
+    """The sequence up to which the server may forget its reports."""
     request = scheduler_pb2.ReportRequest(member_id="ms-1", incarnation="life-1", steps=steps)
     answer = await running.stub.Report(request, timeout=5)
+    assert answer.epoch == running.scheduler.leaders()[0].epoch
     return answer.acknowledged
+
+
+async def acknowledged(running: Running, sequence: int) -> None:
+    """Returns once a server that asks again is told so."""
+
+    async def told() -> bool:
+        return await send(running) == sequence
+
+    await waiting.eventually(told)
 
 
 async def test_a_grant_names_server_epoch_and_time_to_start(
@@ -133,11 +145,11 @@ async def test_a_step_waits_until_a_place_is_reported_free(
     async with fleet(client, objects, TWO_PLACES) as (w, running):
         w.server.running = 2
         held = [await acquire(running, f"s{n}") for n in range(2)]
-        waiting = asyncio.create_task(acquire(running, "s3"))
+        third = asyncio.create_task(acquire(running, "s3"))
         await queued(running, 1)
         w.server.running = 1
-        assert await send(running, report(1, grant_id=held[0].grant.grant_id)) == 1
-        assert (await waiting).grant.member_id == "ms-1"
+        await send(running, report(1, grant_id=held[0].grant.grant_id))
+        assert (await third).grant.member_id == "ms-1"
 
 
 async def test_interactive_steps_pass_batch_work(client: EtcdClient, objects: ObjectStore) -> None:
@@ -274,9 +286,13 @@ async def test_a_report_is_booked_once_and_acknowledged_only_when_written(
         await eventually(lambda: submitted.run_id in keeper.booked_runs())
         one = report(1, run_id=submitted.run_id, engine_s=2.0)
         three = report(3, run_id=submitted.run_id, engine_s=4.0)
+        await send(running, one)
+        await acknowledged(running, 1)
         assert await send(running, one) == 1
-        assert await send(running, one, three) == 1
-        assert await send(running, report(2, run_id=submitted.run_id), three) == 3
+        assert await send(running, three) == 1  # the second went to another leader: not booked
+        assert keeper.use_of(submitted.run_id).busy_engine_s == pytest.approx(2.0)
+        await send(running, report(2, run_id=submitted.run_id), three)
+        await acknowledged(running, 3)
         book = await read(client, keys.fleet_book(FLEET), FleetBook)
         assert book.booked["life-1"] == 3
         assert book.runs[submitted.run_id].busy_engine_s == pytest.approx(7.0)
@@ -302,10 +318,12 @@ async def test_a_new_leader_knows_what_was_booked(client: EtcdClient, objects: O
             keeper = running.scheduler.leaders()[0].keeper
             await eventually(lambda: submitted.run_id in keeper.booked_runs())
             await send(running, report(1, run_id=submitted.run_id, engine_s=2.0))
+            await acknowledged(running, 1)
         async with scheduler_member(client, objects, "second") as running:
             await leads(running)
             again = [report(n, run_id=submitted.run_id, engine_s=2.0) for n in (1, 2)]
-            assert await send(running, *again) == 2
+            await send(running, *again)
+            await acknowledged(running, 2)
             w.router.allow = None
             await w.ended(submitted)
         assert (await w.run(submitted)).ledger.busy_engine_s == pytest.approx(4.0)
@@ -374,8 +392,9 @@ async def test_wrong_requests_name_the_field(client: EtcdClient, objects: Object
             error = await fails(call)
             assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
             assert trailers(error)["impala-field"] == field
-        error = await fails(send(running, report(2), report(1)))
-        assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
+        for torn in ((report(2), report(1)), (report(1), report(3)), (report(0),)):
+            error = await fails(send(running, *torn))
+            assert trailers(error)["impala-field"] == "steps.sequence"
         run = scheduler_pb2.GetRunRequest(run_id="run-none")
         assert reason(await fails(running.stub.GetRun(run))) == "NO_RUN"
         explain = scheduler_pb2.ExplainRequest(step_id="never asked")
