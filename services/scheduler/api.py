@@ -213,13 +213,12 @@ def acquire_response(fleet: str, granted: Granted) -> scheduler_pb2.AcquireRespo
 def _check_report(request: scheduler_pb2.ReportRequest) -> None:
     if not request.member_id or not request.incarnation:
         raise InvalidArgument("A report names its server.", "MEMBER_MISSING", "member_id")
-    last = 0
-    for step in request.steps:
-        if step.sequence <= last:
+    first = request.steps[0].sequence if request.steps else 1
+    for sequence, step in enumerate(request.steps, max(1, first)):
+        if step.sequence != sequence:
             raise InvalidArgument(
                 "Sequences are ascending without gaps, from 1.", "SEQUENCE_ORDER", "steps.sequence"
             )
-        last = step.sequence
         _hashes(step.prompt_hashes, "steps.prompt_hashes")
         _hashes(step.output_hashes, "steps.output_hashes")
 
