@@ -8,6 +8,7 @@ from typing import Any
 
 from libs import errors
 from libs.cluster.errors import PASSING, OutcomeUnknown
+from libs.objects.errors import AccessDenied, ReadOnly, StoreFull
 from services.router.core.errors import RequestError, error_envelope
 
 INVALID = "invalid_request_error"
@@ -30,6 +31,10 @@ class Failure:
 
 
 _STATUS: tuple[tuple[type[errors.ImpalaError], int, str], ...] = (
+    # Not a limit or a right of the client's, as their classes would have it.
+    (StoreFull, 507, SERVER),
+    (ReadOnly, 503, SERVER),
+    (AccessDenied, 503, SERVER),
     (errors.InvalidArgument, 400, INVALID),
     (errors.NotFound, 404, INVALID),
     (errors.AlreadyExists, 409, INVALID),
@@ -54,6 +59,9 @@ _FOREIGN = {
     "HANDLER_CANCELLED": _FAILED,
     "UNAVAILABLE": "A server that this request needs cannot be reached now.",
     "CANCELLED": "A server that this request needs went away.",
+    "STORE_FULL": "The object store is full: nothing can be stored until room is made there.",
+    "READ_ONLY": "The object store cannot be written now.",
+    "ACCESS_DENIED": "The object store cannot be used now.",
 }
 
 # Why is for the operator's log: it names hosts and settings.

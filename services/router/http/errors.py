@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
 
+from libs.objects import ObjectStoreError
 from services.router.failures import INVALID, Failure, failure_of
 
 log = logging.getLogger(__name__)
@@ -66,4 +67,6 @@ async def on_error(request: Request, error: Exception) -> Response:
     failure = failure_of(error)
     if failure.status == 500:
         log.error("request failed", exc_info=error, extra={"path": request.url.path})
+    elif isinstance(error, ObjectStoreError) and failure.status > 500:
+        log.error("%s", error.message, extra={"path": request.url.path})
     return failure_response(failure)
