@@ -42,6 +42,8 @@ def _options() -> argparse.Namespace:
     parser = arguments("size", "A big batch against a scripted engine.")
     parser.add_argument("--lines", type=int, default=50_000)
     parser.add_argument("--prompt-chars", type=int, default=400, help="of each line")
+    parser.add_argument("--file-mib", type=int, default=0, help="pad the lines to a file so large")
+    parser.add_argument("--line-mib", type=int, default=0, help="pad one line in the middle")
     parser.add_argument("--tokens", type=int, default=1, help="sampled for each line")
     parser.add_argument("--routers", type=int, default=1)
     parser.add_argument("--modelservers", type=int, default=1)
@@ -53,7 +55,7 @@ async def _run(bench: Bench, options: argparse.Namespace, lines: int) -> dict[st
         model, file = Path(folder) / "model", Path(folder) / "input.jsonl"
         make_tiny_model(model)
         with file.open("w") as out:
-            out.writelines(requests(lines, options.prompt_chars, options.tokens))
+            out.writelines(_padded(options, lines))
         shape = Shape(
             routers=options.routers,
             schedulers=1,
@@ -84,6 +86,14 @@ def requests(lines: int, chars: int, tokens: int) -> Iterator[str]:
         }
         line = {"custom_id": f"line-{at}", "method": "POST", "url": ENDPOINT, "body": body}
         yield json.dumps(line) + "\n"
+
+
+def _padded(options: argparse.Namespace, lines: int) -> Iterator[str]:
+    """Blanks between two fields mean nothing in JSON, and are read as anything else is."""
+    for at, line in enumerate(requests(lines, options.prompt_chars, options.tokens)):
+        large = options.line_mib * MIB if at == lines // 2 else 0
+        blanks = max(large, options.file_mib * MIB // lines) - len(line)
+        yield line[0] + " " * blanks + line[1:]
 
 
 def _one(url: str, file: Path, sampler: Sampler) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""What large files and many batches need."""
