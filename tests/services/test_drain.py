@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 import pytest_asyncio
 
+from impala.modelserver.v1 import modelserver_pb2, modelserver_pb2_grpc
 from libs.cluster.client import EtcdClient
 from libs.cluster.election import Election
 from libs.records import keys
 from libs.testing.etcd import EtcdProcess
 from libs.testing.waiting import eventually
 from tests.services.cluster import MODEL, WITHIN_S, Cluster
-from tests.services.load import Load, finished, loaded, results, submit
+from tests.services.load import ENDPOINT, Load, chat, finished, loaded, results, submit
 
 pytestmark = [
     pytest.mark.slow,
@@ -31,14 +34,15 @@ MEMBERS = (
     *("kvstore", "leap", "scheduler-1", "scheduler-2"),
     *("modelserver-1", "modelserver-2", "router-1", "router-2"),
 )
-TOKENS = 24
+TOKENS, LONG = 24, 250
+STEP_S = 0.02
 FLEET = f"{MODEL}.float32"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
     folder: Path = tmp_path_factory.mktemp("drain")
-    flags = {"modelserver": ["--step-s", "0.02", "--max-seqs", "16"]}
+    flags = {"modelserver": ["--step-s", str(STEP_S), "--max-seqs", "16"]}
     with EtcdProcess() as etcd:
         async with Cluster(folder / "cluster", etcd.endpoint, flags) as cluster:
             await cluster.up(*MEMBERS)
@@ -116,3 +120,58 @@ async def test_a_standby_leads_within_a_second(cluster: Cluster) -> None:
     assert await cluster.ended(leader.candidate_id) == 0
     cluster.start(leader.candidate_id)
     await cluster.ready(leader.candidate_id)
+
+
+async def test_what_outlives_a_servers_grace_is_run_by_another(cluster: Cluster) -> None:
+    """A plain request has told its client nothing yet, so it may begin again; so may the lines of
+    a batch. A stream that has begun is told that its server is gone."""
+    name, other = "modelserver-1", "modelserver-2"
+    assert await cluster.stop(other) == 0
+    assert await cluster.stop(name) == 0
+    cluster.start(name, "--drain-s", "0.5")
+    await cluster.ready(name)
+    async with httpx.AsyncClient(
+        trust_env=False, timeout=WITHIN_S, base_url=cluster["router-1"].url
+    ) as client:
+        await eventually(lambda: _answers(client), within_s=WITHIN_S)
+        batch = await submit(client, 4, LONG)
+        asked = asyncio.create_task(client.post(ENDPOINT, json=chat("long", LONG)))
+        stream = asyncio.create_task(_stream(client))
+        await eventually(lambda: _runs(cluster, name, 6), within_s=WITHIN_S)
+        cluster.start(other)
+        await cluster.ready(other)
+        began = time.monotonic()
+        assert await cluster.stop(name) == 0
+        assert time.monotonic() - began < LONG * STEP_S, "it waited for all of them"
+        answer = await asked
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["usage"]["completion_tokens"] == LONG
+        assert (await stream)["type"] == "server_error"
+        assert await results(client, await finished(client, batch)) == [f"l{at}" for at in range(4)]
+    cluster.start(name)
+    await cluster.ready(name)
+
+
+async def _answers(client: httpx.AsyncClient) -> bool:
+    return (await client.post(ENDPOINT, json=chat("Hi", 1))).is_success
+
+
+async def _runs(cluster: Cluster, name: str, steps: int) -> bool:
+    async with cluster.channel(name) as channel:
+        stub = modelserver_pb2_grpc.ModelServerStub(channel)
+        state = await stub.GetState(modelserver_pb2.GetStateRequest(), timeout=WITHIN_S)
+    return bool(state.running_steps == steps)
+
+
+async def _stream(client: httpx.AsyncClient) -> dict[str, Any]:
+    """The error that ends it; it has begun by then."""
+    body = chat("stream", LONG, stream=True)
+    async with client.stream("POST", ENDPOINT, json=body) as answer:
+        assert answer.status_code == 200
+        chunks = [
+            json.loads(line.removeprefix("data: "))
+            async for line in answer.aiter_lines()
+            if line.startswith("data: {")
+        ]
+    assert len(chunks) > 1
+    return dict(chunks[-1]["error"])
