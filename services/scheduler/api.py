@@ -8,7 +8,7 @@ from typing import Any
 
 from impala.modelserver.v1 import modelserver_pb2
 from impala.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
-from libs.errors import InvalidArgument, Unimplemented
+from libs.errors import InvalidArgument
 from libs.hashing import HASH_BYTES, unpack
 from libs.records.ledger_message import ledger_message
 from services.scheduler.app.desk import Granted
@@ -44,15 +44,6 @@ class SchedulerApi(scheduler_pb2_grpc.SchedulerServicer):
         except TimeoutError:
             raise TooLate from None
         return acquire_response(fleet, granted)
-
-    async def AcquireMany(
-        self, request_iterator: AsyncIterator[scheduler_pb2.AcquireRequest], context: Context
-    ) -> AsyncIterator[scheduler_pb2.AcquireResponse]:
-        raise Unimplemented(
-            "Steps are granted one call each: a call can be cancelled and have a deadline alone.",
-            "ACQUIRE_MANY_UNIMPLEMENTED",
-        )
-        yield scheduler_pb2.AcquireResponse()  # makes it an async generator
 
     async def Release(
         self, request: scheduler_pb2.ReleaseRequest, context: Context

@@ -103,7 +103,8 @@ async def test_nothing_is_left_of_a_stream_that_never_began(
 ) -> None:
     channels, before = Channels(), asyncio.all_tasks()
     with pytest.raises(Unavailable):
-        async with GrpcBatchRouters(channels, lambda: SECRET).execute(f"127.0.0.1:{free_port()}", ASK):
+        routers = GrpcBatchRouters(channels, lambda: SECRET)
+        async with routers.execute(f"127.0.0.1:{free_port()}", ASK):
             raise AssertionError("nobody is there")
     await channels.close()
     await settled(before)

@@ -401,13 +401,6 @@ async def test_wrong_requests_name_the_field(client: EtcdClient, objects: Object
         assert reason(await fails(running.stub.Explain(explain))) == "NO_DECISION"
 
 
-async def test_many_at_once_is_not_offered(client: EtcdClient, objects: ObjectStore) -> None:
-    async with fleet(client, objects) as (_, running):
-        call = running.stub.AcquireMany(iter([ask("s1")]), timeout=5)
-        error = await fails(call.read())
-        assert error.code() == grpc.StatusCode.UNIMPLEMENTED
-
-
 async def test_a_job_without_a_fleet_goes_where_its_model_is_served(
     client: EtcdClient, objects: ObjectStore
 ) -> None:
