@@ -119,6 +119,27 @@ def test_children_are_spawned_not_forked(run) -> None:  # type: ignore[no-untype
     assert child.ends()[0] == 0
 
 
+def test_a_worker_that_is_started_beside_a_channel_in_use_does_its_work(run) -> None:  # type: ignore[no-untyped-def]
+    """A forked one would have the locks of gRPC's threads, and hang."""
+    child = run(
+        "import multiprocessing, os\n"
+        "from libs.rpc import connect\n"
+        "from libs.rpc.tests.raw import echo, raw_service, unary\n"
+        "from libs.testing.rpc import serving\n"
+        "async def main(shutdown):\n"
+        "    async with serving(raw_service(unary={'Echo': echo})) as rpc:\n"
+        "        async with connect(rpc.address) as channel:\n"
+        "            await unary(channel, 'Echo')(b'')\n"
+        "            worker = multiprocessing.Process(target=os._exit, args=(7,))\n"
+        "            worker.start()\n"
+        "            await asyncio.to_thread(worker.join, 60)\n"
+        "            print(worker.exitcode, await unary(channel, 'Echo')(b'on'), flush=True)\n"
+        "run_service(main, 'demo')"
+    )
+    child.says("7 b'on'")
+    assert child.ends()[0] == 0
+
+
 async def test_the_first_reason_for_a_shutdown_stays() -> None:
     shutdown = Shutdown()
     assert not shutdown.requested
