@@ -102,8 +102,8 @@ async def test_nothing_is_left_of_a_stream_that_never_began(
     complaints: list[dict[str, Any]],
 ) -> None:
     channels, before = Channels(), asyncio.all_tasks()
+    routers = GrpcBatchRouters(channels, lambda: SECRET)
     with pytest.raises(Unavailable):
-        routers = GrpcBatchRouters(channels, lambda: SECRET)
         async with routers.execute(f"127.0.0.1:{free_port()}", ASK):
             raise AssertionError("nobody is there")
     await channels.close()
