@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -175,3 +176,31 @@ async def _stream(client: httpx.AsyncClient) -> dict[str, Any]:
         ]
     assert len(chunks) > 1
     return dict(chunks[-1]["error"])
+
+
+@pytest.mark.parametrize("keeps", [False, True], ids=["new-connections", "kept-connections"])
+async def test_no_connection_is_closed_on_a_request(cluster: Cluster, keeps: bool) -> None:
+    """A client that cannot connect any more asks another router; one whose request was swallowed
+    cannot know whether it may. So there is an answer, or there is no connection."""
+    router = cluster["router-2"]
+    told: Counter[str] = Counter()
+    async with asyncio.TaskGroup() as group:
+        asking = [group.create_task(_knock(router.url, keeps, told)) for _ in range(8)]
+        await eventually(lambda: told["200"] > 50, within_s=WITHIN_S)
+        cluster.signal("router-2", signal.SIGTERM)
+        assert await cluster.ended("router-2") == 0
+        await asyncio.gather(*asking)
+    assert set(told) <= {"200", "ConnectError"}, told
+    cluster.start("router-2")
+    await cluster.ready("router-2")
+
+
+async def _knock(url: str, keeps: bool, told: Counter[str]) -> None:
+    """Asks, each time on a new connection or on a kept one, until there is nobody."""
+    async with httpx.AsyncClient(trust_env=False, base_url=url) as client:
+        while not told["ConnectError"]:
+            headers = {} if keeps else {"connection": "close"}
+            try:
+                told[str((await client.get("/health", headers=headers)).status_code)] += 1
+            except httpx.HTTPError as error:
+                told[type(error).__name__] += 1

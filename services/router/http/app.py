@@ -15,6 +15,7 @@ from services.router.core.errors import RequestError
 from services.router.http.batches import BatchRoutes
 from services.router.http.completions import CompletionRoutes
 from services.router.http.errors import on_disconnect, on_error, on_http_exception
+from services.router.http.farewell import Farewell
 from services.router.http.files import FileRoutes
 from services.router.http.health import HealthRoutes
 from services.router.http.held_bytes import HeldBytes
@@ -50,4 +51,5 @@ def http_app(
         },
     )
     app.router.redirect_slashes = False
-    return HeldBytes(RequestIds(app, maker), parts.request_bytes, parts.access)
+    held = HeldBytes(RequestIds(app, maker), parts.request_bytes, parts.access)
+    return Farewell(held, is_draining)

@@ -18,6 +18,8 @@ from services.router.http.protocol import Protocol
 BACKLOG = 1024
 KEEP_ALIVE_S = 75
 TICK_S = 0.1
+FAREWELL_S = 0.25
+"""Of each of the two moments before connections without a request are closed."""
 
 
 class _Server(uvicorn.Server):
@@ -79,6 +81,7 @@ class HttpServer:
             ssl_keyfile=tls_key,
         )
         self._server = _Server(config)
+        self._farewell_s = min(FAREWELL_S, drain_s / 10)
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -91,7 +94,17 @@ class HttpServer:
             await asyncio.sleep(0.005)
 
     async def drain(self) -> None:
-        """Accepts no more, lets running requests end within the grace, then cuts them."""
+        """Lets running requests end within the grace, then cuts them.
+
+        No request that has been sent is dropped. For a moment connections are still accepted, while
+        every answer ends its connection (`farewell`); then for another one those accepted may send
+        what they came for. Only then are connections closed that have nothing under way.
+        """
+        if self._task is not None and not self._task.done():
+            await asyncio.sleep(self._farewell_s)
+            for listening in self._server.servers:
+                listening.close()
+            await asyncio.sleep(self._farewell_s)
         self._server.stop()
         if self._task is not None:
             await self._task
