@@ -127,6 +127,8 @@ class ModelServerApi(modelserver_pb2_grpc.ModelServerServicer):
         served = self._served
         while True:
             yield self._state(served)
+            if served.phase() == "draining" and not any(served.app.count_steps()):
+                return  # nobody who watches shall hold up the end
             await served.app.clock.sleep(interval)
 
     # ---- inside

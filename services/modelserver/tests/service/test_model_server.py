@@ -43,7 +43,14 @@ from services.modelserver.tests.models.factories import (
     reference_greedy,
     save_tiny,
 )
-from services.modelserver.tests.service.rig import Rig, model_server, request, rest_of, tokens_of
+from services.modelserver.tests.service.rig import (
+    WAIT_S,
+    Rig,
+    model_server,
+    request,
+    rest_of,
+    tokens_of,
+)
 from services.modelserver.torch_model import load
 
 
@@ -338,6 +345,8 @@ async def test_reports_whose_answer_was_lost_are_sent_again_under_the_same_numbe
             rig.scheduler.heard.clear()
             await rig.scheduler.heard.wait()
     assert [report.sequence for report in reports] == [1, 2]
+
+
 async def test_a_report_is_sent_to_a_leader_once_and_to_the_next_one_again(rig: Rig) -> None:
     """The first has booked both and written neither: only what is written is forgotten."""
     rig.scheduler.acknowledges = False
@@ -354,8 +363,6 @@ async def test_a_report_is_sent_to_a_leader_once_and_to_the_next_one_again(rig: 
     assert first_life <= 2 * 2, "asked again and again with the same reports"
     rig.scheduler.acknowledges = True
     await eventually(lambda: rig.scheduler.unacknowledged == 0)
-
-
 
 
 async def test_reports_wait_for_a_leader(
@@ -416,6 +423,17 @@ async def test_a_drain_finishes_what_runs_and_refuses_what_comes(rig: Rig) -> No
     assert rest[-1].done.usage.completion_tokens == 60
     await rig.task
     assert rig.scheduler.booked
+
+
+async def test_who_watches_does_not_hold_up_the_end(rig: Rig) -> None:
+    """A scheduler always does; its stream ends with the last step, and is not cut."""
+    watch = rig.stub.WatchState(pb.WatchStateRequest(interval_s=0.05), timeout=WAIT_S)
+    await watch.read()
+    rig.shutdown.request("drain")
+    phases = [state.phase for state in await rest_of(watch)]
+    assert phases[-1] == "draining"
+    assert await watch.code() is grpc.StatusCode.OK
+    await rig.task
 
 
 async def test_what_is_not_served_yet_says_why(rig: Rig) -> None:
