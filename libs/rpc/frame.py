@@ -83,7 +83,17 @@ def address_for_peers(config: ServiceConfig, rpc: RpcServer) -> str:
     wildcard."""
     if config.advertise:
         return config.advertise
-    return f"{socket.gethostname()}:{rpc.port}" if rpc.host in _WILDCARDS else rpc.address
+    return f"{socket.gethostname()}:{rpc.port}" if is_wildcard(rpc.host) else rpc.address
+
+
+def host_of(address: str) -> str:
+    """Of a "host:port"; an IPv6 address without its brackets."""
+    return address.rpartition(":")[0].strip("[]")
+
+
+def is_wildcard(host: str) -> bool:
+    """Whether a server bound to it listens on every address of its machine."""
+    return host in _WILDCARDS
 
 
 def member_id_of(config: ServiceConfig, service: str, address: str) -> str:

@@ -28,7 +28,7 @@ from libs.objects import ObjectStore, open_store
 from libs.obs import METRICS, Metrics
 from libs.records.members import RouterInfo
 from libs.rpc import ClientTls, RpcServer, ServerTls
-from libs.rpc.frame import address_for_peers, etcd_client, member_id_of
+from libs.rpc.frame import address_for_peers, etcd_client, host_of, member_id_of
 from services.router.access import Access
 from services.router.batches import Batches
 from services.router.channels import Channels
@@ -232,7 +232,7 @@ class Router:
         address = address_for_peers(self.config, self._rpc)
         info = RouterInfo(
             address=address,
-            http_url=self.config.advertise_http or self._http.url,
+            http_url=self.config.advertise_http or self._http.url_on(host_of(address)),
             incarnation=incarnation,
         )
         member_id = member_id_of(self.config, "router", address)

@@ -13,6 +13,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from libs.errors import StartupError
+from libs.rpc.frame import is_wildcard
 from services.router.http.protocol import Protocol
 
 BACKLOG = 1024
@@ -63,8 +64,9 @@ class HttpServer:
         """Raises StartupError where the port cannot be had."""
         self._socket = _bind(host, port)
         self.port: int = self._socket.getsockname()[1]
-        shown = f"[{host}]" if ":" in host else host
-        self.url = f"{'https' if tls_cert else 'http'}://{shown}:{self.port}"
+        self._host = host
+        self._scheme = "https" if tls_cert else "http"
+        self.url = self._url(host)
         config = uvicorn.Config(
             app,
             http=Protocol,
@@ -83,6 +85,14 @@ class HttpServer:
         self._server = _Server(config)
         self._farewell_s = min(FAREWELL_S, drain_s / 10)
         self._task: asyncio.Task[None] | None = None
+
+    def url_on(self, host: str) -> str:
+        """How others reach it: bound to every address, by this machine's `host`."""
+        return self._url(host) if is_wildcard(self._host) else self.url
+
+    def _url(self, host: str) -> str:
+        shown = f"[{host}]" if ":" in host else host
+        return f"{self._scheme}://{shown}:{self.port}"
 
     async def start(self) -> None:
         """Returns once connections are accepted."""

@@ -126,6 +126,8 @@ async def test_bound_to_every_interface_it_registers_an_address_that_others_can_
     )
     port = router.address.rpartition(":")[2]
     async with Members(bare.client, "router") as members:
-        addresses = [member.info["address"] for member in members.current().values()]
-    assert f"{socket.gethostname()}:{port}" in addresses
-    assert not any(str(address).startswith("0.0.0.0") for address in addresses)
+        infos = [member.info for member in members.current().values()]
+    http_port = router.http_url.rpartition(":")[2]
+    assert [(info["address"], info["http_url"]) for info in infos if port in info["address"]] == [
+        (f"{socket.gethostname()}:{port}", f"http://{socket.gethostname()}:{http_port}")
+    ]
