@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from libs.config import parse_config, setting
-from libs.hashing import BLOCK_TOKENS
+from libs.hashing import BLOCK_TOKENS, WEIGHT_DIGEST_BYTES, weights_root
 from libs.obs import setup_logging
 from libs.rpc import run_service
 from services.modelserver.config import ModelServerConfig
@@ -136,7 +136,7 @@ def load(config: ScriptedConfig) -> ServedModel:
         Path(config.load_from).read_bytes()
     pool = TokenPool(max(1, config.kv_bytes // BLOCK_BYTES))
     script = f"{config.answers_from}-{config.answers_to}".encode()
-    root, digest = (hashlib.blake2b(salt + script).digest()[:32] for salt in (b"root", b"model"))
+    digest = hashlib.blake2b(script, digest_size=WEIGHT_DIGEST_BYTES).digest()
     tensor = TensorDigest("float32", (1,), 4, digest)
     return ServedModel(
         vocab=VOCAB,
@@ -144,7 +144,7 @@ def load(config: ScriptedConfig) -> ServedModel:
         eos_ids=frozenset(),
         precision="float32",
         numerics="scripted1",
-        digests=ModelDigests(root, digest, {"script": tensor}),
+        digests=ModelDigests(weights_root(digest, {"script": digest}), digest, {"script": tensor}),
         pool=pool,
         runner=ScriptedRunner(pool, config),
     )
