@@ -14,6 +14,7 @@ from libs.errors import AlreadyExists, ImpalaError, Internal, ResourceExhausted,
 from libs.hashing import pack
 from libs.obs import METRICS, TTFT_BUCKETS, Metrics
 from services.modelserver.core.report_log import ReportLog
+from services.modelserver.core.step_watch import StepWatch
 from services.modelserver.herd.core.errors import DuplicateSequence, NeverFits
 from services.modelserver.herd.core.plan import BatcherStats, FinishReason, Lookup
 from services.modelserver.herd.engine.step import StepSpec
@@ -32,6 +33,10 @@ log = logging.getLogger(__name__)
 
 _FETCH_TIMEOUT_S = 2.0
 _RESTART_S = 1.0
+
+
+class EngineStuck(Exception):
+    """An engine step went on for longer than any may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +161,10 @@ class ModelServerApp:
     # ---- from the engine thread, on the loop
 
     def hand_off(self, news: HandOff) -> None:
-        """Spread one engine turn's news."""
+        """Spread one engine turn's news. After the engine's end nobody waits for any: a step that
+        was given up may come to an end after all."""
+        if self.died.is_set():
+            return
         now = self.clock.now()
         outcome = news.outcome
         self.stats = news.stats
@@ -186,6 +194,18 @@ class ModelServerApp:
         running, self._running = self._running, {}
         for each in running.values():
             each.stream.fail(_engine_gone())
+
+    async def watch(
+        self, watch: StepWatch, step: Callable[[], int | None], where: Callable[[], str]
+    ) -> None:
+        """Until the engine ends, or is given up because it is stuck in a step. step: the number of
+        the one that runs, None between steps. where: what the engine's thread is at."""
+        while not self.died.is_set():
+            if watch.look(step(), self.clock.now()):
+                log.critical("the engine is stuck here:\n%s", where())
+                self.engine_died(EngineStuck(f"a step went on for {watch.limit_s:g} s"))
+                return
+            await self.clock.sleep(watch.every_s)
 
     # ---- inside
 

@@ -25,6 +25,12 @@ class ModelServerConfig(ServiceConfig):
     max_seqs: int = setting(32, "Sequences in one engine step at most.", minimum=1)
     max_context: int = setting(0, "Longest context served; 0: the model's.", minimum=0)
     max_waiting: int = setting(1024, "Steps queued here before new ones are refused.", minimum=1)
+    step_limit_s: float = setting(
+        300.0,
+        "Seconds that one engine step may take; a server that hangs for longer ends, to be started "
+        "again. 0: no limit.",
+        minimum=0,
+    )
     lower_tiers: bool = setting(True, "Keep evicted KV blocks in the kvstore and look there.")
     store_buffer_bytes: int = setting(
         256 << 20, "Evicted KV waiting to be stored at most.", parse=parse_bytes, minimum=0

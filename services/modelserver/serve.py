@@ -27,6 +27,7 @@ from libs.rpc.frame import (
     member_id_of,
     server_of,
 )
+from services.modelserver.adapters.hang_guard import hang_guard
 from services.modelserver.adapters.kvstore_tier import KvStoreTier
 from services.modelserver.adapters.report_sender import ReportSender
 from services.modelserver.adapters.weight_registrar import manifest_of, register_weights
@@ -34,6 +35,7 @@ from services.modelserver.api import Identity, ModelServerApi, Served
 from services.modelserver.app import ModelServerApp
 from services.modelserver.config import ModelServerConfig
 from services.modelserver.core import checks
+from services.modelserver.core.step_watch import StepWatch
 from services.modelserver.herd.core.batcher import Batcher, BatcherConfig
 from services.modelserver.herd.engine.engine import Engine
 from services.modelserver.herd.engine.thread import EngineThread, HandOff
@@ -51,6 +53,9 @@ _SERVICES = (
 )
 _NUMBER_WAIT_S = 3.0
 _FLUSH_S = 3.0
+_ENGINE_STOP_S = 5.0
+_LEAST_GUARD_S = 60.0
+"""However short a step may be, a busy machine may hold up the event loop for some seconds."""
 
 
 async def serve(config: ModelServerConfig, shutdown: Shutdown, load: Load) -> None:
@@ -71,7 +76,9 @@ async def serve(config: ModelServerConfig, shutdown: Shutdown, load: Load) -> No
             for name in ("kvstore", "leap", "scheduler")
         }
         herd = _Herd.build(config, model, views["kvstore"], clock)
-        stack.callback(herd.thread.stop, 5.0)
+        stack.callback(herd.stop)
+        guard_s = max(_LEAST_GUARD_S, config.step_limit_s) if config.step_limit_s else 0.0
+        await stack.enter_async_context(hang_guard(guard_s))
         unit = _Unit(config, model, herd, server, clock, api.registered_again)
         api.open(unit.served())
         await unit.run(client, views, shutdown)
@@ -166,6 +173,10 @@ class _Herd:
         limits = checks.Limits(name, model.vocab, context, pool.num_blocks * BLOCK_TOKENS)
         return cls(app, thread, tier, limits, layout)
 
+    def stop(self) -> None:
+        """After the step that the engine is in; one that is stuck is left behind."""
+        self.thread.stop(0.0 if self.app.died.is_set() else _ENGINE_STOP_S)
+
 
 class _Unit:
     """One model server in the cluster, from registration to drain."""
@@ -224,6 +235,8 @@ class _Unit:
             tasks = [group.create_task(sender.run())]
             if self._herd.tier is not None:
                 tasks.append(group.create_task(self._herd.tier.run()))
+            if self._config.step_limit_s:
+                tasks.append(group.create_task(self._watch_engine()))
             numbered = group.create_task(self._number(views["leap"], membership))
             await asyncio.wait([numbered], timeout=_NUMBER_WAIT_S)
             async with membership:
@@ -244,6 +257,11 @@ class _Unit:
                 f"Another process has registered as {identity.member_id}; give each its own "
                 "--member name."
             )
+
+    async def _watch_engine(self) -> None:
+        thread = self._herd.thread
+        watch = StepWatch(self._config.step_limit_s)
+        await self._herd.app.watch(watch, lambda: thread.step, thread.where)
 
     def served(self) -> Served:
         """What the contract is answered from."""

@@ -7,12 +7,17 @@ tell a right answer from another request's. A token's "keys and values" are the 
 answer is computed from the blocks of the paged pool, so that a wrong or half-written block, also
 one that came back from a kvstore, changes it. FOLDER needs no weights; a router reads its
 tokenizer.
+
+Words in a prompt make the engine do as a broken one would: hang in the step that is fed them, or
+kill the process.
 """
 
 from __future__ import annotations
 
 import array
 import hashlib
+import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -45,6 +50,8 @@ class ScriptedConfig(ModelServerConfig):
     load_from: str = setting("", "A file read to its end before there is a model: a pipe holds it.")
     # Of the sorted byte-level alphabet these are the small letters.
     answers_from: int = setting(64, "First token id that is answered.", minimum=0)
+    hang_on: str = setting("", "A step never ends that is fed this word of plain characters.")
+    die_on: str = setting("", "A step kills the process that is fed this word.")
     answers_to: int = setting(89, "Last token id that is answered.", minimum=0, maximum=VOCAB - 1)
 
 
@@ -102,6 +109,7 @@ class ScriptedRunner:
         self._pool = pool
         self._config = config
         self._sleep = sleep
+        self._hang_on, self._die_on = map(_tokens, (config.hang_on, config.die_on))
 
     def step(
         self,
@@ -111,6 +119,7 @@ class ScriptedRunner:
     ) -> Sampled:
         self._take_time(checkpoint)
         tokens = [token for chunk in chunks for token in self._feed(chunk)]
+        self._break(chunks)
         return Sampled(tokens, [None] * len(tokens))
 
     def _feed(self, chunk: Chunk) -> list[int]:
@@ -121,6 +130,17 @@ class ScriptedRunner:
         context = self._pool.context(chunk.block_table, chunk.start + chunk.count)
         return [answer_token(context, self._config.answers_from, self._config.answers_to)]
 
+    def _break(self, chunks: Sequence[Chunk]) -> None:
+        """As a driver would that never returns, or one that takes the process with it."""
+        if not (self._hang_on or self._die_on):
+            return
+        for chunk in chunks:
+            context = self._pool.context(chunk.block_table, chunk.start + chunk.count)
+            if _contains(context, self._die_on):
+                os.kill(os.getpid(), signal.SIGKILL)
+            while _contains(context, self._hang_on):
+                self._sleep(PIECE_S)
+
     def _take_time(self, checkpoint: Callable[[], None]) -> None:
         left = self._config.step_s
         checkpoint()
@@ -128,6 +148,18 @@ class ScriptedRunner:
             self._sleep(min(left, PIECE_S))
             left -= PIECE_S
             checkpoint()
+
+
+def _tokens(word: str) -> list[int]:
+    """Of characters that are tokens each, in the order of the byte-level alphabet."""
+    return [ord(char) - ord("!") for char in word]
+
+
+def _contains(context: Sequence[int], word: Sequence[int]) -> bool:
+    count = len(word)
+    return bool(count) and any(
+        list(context[at : at + count]) == word for at in range(len(context) - count + 1)
+    )
 
 
 def load(config: ScriptedConfig) -> ServedModel:

@@ -6,7 +6,9 @@ The event loop never waits for the model and the model never waits for the loop.
 """
 
 import queue
+import sys
 import threading
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -77,6 +79,8 @@ class EngineThread:
         self._early: list[Command] = []
         self._refused: list[Refused] = []
         self._stopping = False
+        self._turns = 0
+        self._turn_on: int | None = None
         self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
 
     def start(self) -> None:
@@ -85,6 +89,17 @@ class EngineThread:
     def send(self, command: Command) -> None:
         """Never blocks; any thread."""
         self._inbox.put(command)
+
+    @property
+    def step(self) -> int | None:
+        """Number of the engine step that runs now, another one each time; None while the engine
+        waits for work. Any thread."""
+        return self._turn_on
+
+    def where(self) -> str:
+        """What the thread is at, as a traceback; for people. Any thread."""
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        return "" if frame is None else "".join(traceback.format_stack(frame))
 
     def stop(self, timeout_s: float | None = None) -> None:
         """End the thread after the step it is in; steps still live get no further word."""
@@ -96,6 +111,8 @@ class EngineThread:
     def _main(self) -> None:
         try:
             while not self._stopping:
+                self._turns += 1
+                self._turn_on = self._turns
                 self._turn()
         except BaseException as error:  # noqa: BLE001  # whoever waits for a step must be told
             self._died(error)
@@ -109,6 +126,7 @@ class EngineThread:
             refused, self._refused = tuple(self._refused), []
             self._deliver(HandOff(outcome or StepOutcome(), refused, self._engine.batcher.stats()))
         if outcome is None:
+            self._turn_on = None
             self._apply(self._inbox.get())
 
     def _apply_waiting(self) -> None:
