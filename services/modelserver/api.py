@@ -1,6 +1,6 @@
 """The ModelServer contract over gRPC: check, delegate, map the error, fill."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 import grpc
@@ -49,12 +49,14 @@ class Identity:
 @dataclass(frozen=True, slots=True)
 class Served:
     """Everything the contract needs once the weights are loaded. `phase` tells "serving" or
-    "draining", `kv_moved` the lower tier's counters (loaded, stored, refused)."""
+    "draining", `check_epoch` raises for a leader that leads the fleet no more or never did,
+    `kv_moved` tells the lower tier's counters (loaded, stored, refused)."""
 
     app: ModelServerApp
     identity: Identity
     limits: checks.Limits
     draw_seed: Callable[[], int]
+    check_epoch: Callable[[int], Awaitable[None]]
     phase: Callable[[], str]
     kv_moved: Callable[[], tuple[int, int, int]]
 
@@ -64,16 +66,10 @@ class ModelServerApi(modelserver_pb2_grpc.ModelServerServicer):
 
     def __init__(self) -> None:
         self._opened: Served | None = None
-        self._fence = checks.EpochFence()
 
     def open(self, served: Served) -> None:
         """From now on steps are taken."""
         self._opened = served
-
-    def registered_again(self, epoch: int) -> None:
-        """Epochs are etcd's revisions, and an etcd that lost its data begins anew: its leaders are
-        no older ones. What a leader of before may still send is a grant whose time is over."""
-        self._fence = checks.EpochFence()
 
     @property
     def _served(self) -> Served:
@@ -89,7 +85,7 @@ class ModelServerApi(modelserver_pb2_grpc.ModelServerServicer):
         self, request: modelserver_pb2.GenerateRequest, context: _Context
     ) -> AsyncIterator[modelserver_pb2.GenerateResponse]:
         spec = self._spec(request)
-        self._check_placement(request)
+        await self._check_placement(request)
         checks.check_weights(request.min_seq, self._app.weights.seq)
         stream = self._app.submit(spec, _booking(request))
         try:
@@ -169,7 +165,7 @@ class ModelServerApi(modelserver_pb2_grpc.ModelServerServicer):
             ignore_eos=stopping.ignore_eos,
         )
 
-    def _check_placement(self, request: modelserver_pb2.GenerateRequest) -> None:
+    async def _check_placement(self, request: modelserver_pb2.GenerateRequest) -> None:
         kind = request.WhichOneof("placement")
         if kind is None:
             raise InvalidArgument(
@@ -187,7 +183,7 @@ class ModelServerApi(modelserver_pb2_grpc.ModelServerServicer):
             incarnation=grant.incarnation,
             own_incarnation=self._served.identity.incarnation,
         )
-        self._fence.admit(grant.epoch)
+        await self._served.check_epoch(grant.epoch)
 
     async def _responses(
         self, stream: StepStream, request: modelserver_pb2.GenerateRequest

@@ -12,11 +12,14 @@ import msgspec
 from impala.modelserver.v1 import modelserver_pb2_grpc
 from libs.clock import Clock, SystemClock
 from libs.cluster.client import EtcdClient
+from libs.cluster.epochs import Epochs
+from libs.cluster.errors import ClusterUnavailable
 from libs.cluster.members import Members
 from libs.cluster.membership import Membership
 from libs.errors import StartupError
 from libs.hashing import BLOCK_TOKENS, KvNamespace
 from libs.obs import serve_metrics
+from libs.records import keys
 from libs.records.ids import fleet_name
 from libs.records.members import ModelServerInfo
 from libs.rpc import RpcServer, Shutdown
@@ -53,6 +56,7 @@ _SERVICES = (
 )
 _NUMBER_WAIT_S = 3.0
 _FLUSH_S = 3.0
+_ASK_EPOCH_S = 1.5
 _ENGINE_STOP_S = 5.0
 _LEAST_GUARD_S = 60.0
 """However short a step may be, a busy machine may hold up the event loop for some seconds."""
@@ -79,7 +83,7 @@ async def serve(config: ModelServerConfig, shutdown: Shutdown, load: Load) -> No
         stack.callback(herd.stop)
         guard_s = max(_LEAST_GUARD_S, config.step_limit_s) if config.step_limit_s else 0.0
         await stack.enter_async_context(hang_guard(guard_s))
-        unit = _Unit(config, model, herd, server, clock, api.registered_again)
+        unit = _Unit(config, model, herd, server, clock, Epochs(client))
         api.open(unit.served())
         await unit.run(client, views, shutdown)
 
@@ -188,10 +192,10 @@ class _Unit:
         herd: _Herd,
         server: RpcServer,
         clock: Clock,
-        on_rejoin: Callable[[int], None],
+        epochs: Epochs,
     ) -> None:
         self._config = config
-        self._on_rejoin = on_rejoin
+        self._epochs = epochs
         self._model = model
         self._herd = herd
         self._server = server
@@ -229,7 +233,6 @@ class _Unit:
             identity.member_id,
             self._info(),
             incarnation=identity.incarnation,
-            on_rejoin=self._on_rejoin,
         )
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(sender.run())]
@@ -270,6 +273,7 @@ class _Unit:
             app=self._herd.app,
             identity=self._identity,
             limits=self._herd.limits,
+            check_epoch=self._check_epoch,
             draw_seed=lambda: secrets.randbits(62),
             phase=lambda: self._phase,
             kv_moved=lambda: (
@@ -278,6 +282,16 @@ class _Unit:
                 else (0, 0, 0)
             ),
         )
+
+    async def _check_epoch(self, epoch: int) -> None:
+        """While etcd cannot be asked, a leader that is not known here is believed and not
+        remembered: it stops granting by itself once it cannot reach etcd, and what it records is
+        guarded there."""
+        try:
+            async with asyncio.timeout(_ASK_EPOCH_S):
+                await self._epochs.check(keys.fleet_election(self._identity.fleet), epoch)
+        except (ClusterUnavailable, TimeoutError):
+            log.warning("a grant's epoch could not be checked", extra={"epoch": epoch})
 
     async def _number(self, leaps: Members, membership: Membership) -> None:
         """Learn the served version's number from Leap and tell the cluster."""

@@ -19,6 +19,7 @@ import msgspec
 
 from libs.clock import Clock, SystemClock
 from libs.cluster.accounts import AccountsView
+from libs.cluster.epochs import Epochs
 from libs.cluster.errors import ClusterError
 from libs.cluster.membership import Membership
 from libs.cluster.secret import ClusterSecret
@@ -35,7 +36,6 @@ from services.router.channels import Channels
 from services.router.completions import Completions
 from services.router.config import RouterConfig
 from services.router.core.batch_line import FileLimits
-from services.router.epochs import Epochs
 from services.router.execution import Executor
 from services.router.files import Files
 from services.router.fleets import Fleets

@@ -18,6 +18,7 @@ from typing import Any
 from impala.router.v1 import router_pb2
 from libs import errors
 from libs.clock import Clock
+from libs.cluster.epochs import Epochs, stale
 from libs.objects import ObjectStore, ObjectStoreError
 from libs.records import keys
 from services.router.call import BatchOrigin, Call, Trace
@@ -29,7 +30,6 @@ from services.router.core.output_line import reply_line
 from services.router.core.ranges import LineAt, Range, coalesce
 from services.router.core.responses import Usage
 from services.router.domain_errors import NoSuchModel, ServerLost
-from services.router.epochs import Epochs, stale
 from services.router.failures import failure_of
 from services.router.identity import Maker
 from services.router.steps import is_servers_end

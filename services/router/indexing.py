@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
 
+from libs.cluster.epochs import Epochs
 from libs.objects import ObjectStore, ObjectWriter
 from libs.records import keys
 from libs.records.batch import Job
@@ -27,7 +28,6 @@ from services.router.core.batch_line import (
 )
 from services.router.core.line_prefix import custom_id_hash, prefix_key
 from services.router.domain_errors import NoSuchJob
-from services.router.epochs import Epochs
 from services.router.fleets import Fleets
 from services.router.jobs import Jobs
 

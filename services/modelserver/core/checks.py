@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from libs.errors import Aborted, FailedPrecondition, InvalidArgument
+from libs.errors import FailedPrecondition, InvalidArgument
 from libs.hashing import HASH_BYTES
 
 MAX_CHOICES = 128
@@ -105,23 +105,6 @@ def check_weights(min_seq: int, served_seq: int) -> None:
             "WEIGHTS_TOO_OLD",
             "min_seq",
         )
-
-
-@dataclass(slots=True)
-class EpochFence:
-    """The newest leader's epoch per fleet that this server has seen; never goes back."""
-
-    seen: int = 0
-
-    def admit(self, epoch: int) -> None:
-        """Refuses a grant of a leader that has been succeeded."""
-        if epoch < self.seen:
-            raise Aborted(
-                f"The grant is of epoch {epoch}; a leader of epoch {self.seen} has granted here.",
-                "EPOCH_STALE",
-                "grant.epoch",
-            )
-        self.seen = epoch
 
 
 def check_grant(

@@ -98,6 +98,19 @@ class Rig:
         answer: pb.State = await self.stub.GetState(pb.GetStateRequest(), timeout=WAIT_S)
         return answer
 
+    @property
+    def epoch(self) -> int:
+        """Of the fleet's leader."""
+        assert self.leadership is not None
+        return self.leadership.epoch
+
+    async def follow_leader(self) -> None:
+        """The leader goes and is elected anew."""
+        assert self.leadership is not None
+        await self.leadership.resign()
+        name = keys.fleet_election(f"{MODEL}.float32")
+        self.leadership = await Election(self.etcd, name, "scheduler-0").campaign()
+
     async def until_no_block_is_used(self) -> pb.State:
         async with asyncio.timeout(WAIT_S):
             while True:

@@ -276,9 +276,21 @@ async def test_a_step_beyond_the_pool_is_refused_by_the_engine(
 
 
 async def test_a_grant_of_a_succeeded_leader_is_refused(rig: Rig) -> None:
-    await rig.run(request(prompt_of(10), self_placed=None, grant=granted(epoch=9)))
-    error = await refusal(rig, request(prompt_of(10), self_placed=None, grant=granted(epoch=8)))
+    before = rig.epoch
+    await rig.run(request(prompt_of(10), self_placed=None, grant=granted(epoch=before)))
+    await rig.follow_leader()
+    assert rig.epoch > before
+    await rig.run(request(prompt_of(10), self_placed=None, grant=granted(epoch=rig.epoch)))
+    late = request(prompt_of(10), self_placed=None, grant=granted(epoch=before))
+    error = await refusal(rig, late)
     assert (type(error), error.reason) == (Aborted, "EPOCH_STALE")
+
+
+async def test_an_epoch_that_nobody_was_elected_with_shuts_out_no_leader(rig: Rig) -> None:
+    made_up = request(prompt_of(10), self_placed=None, grant=granted(epoch=1 << 60))
+    error = await refusal(rig, made_up)
+    assert (type(error), error.reason) == (Aborted, "EPOCH_UNKNOWN")
+    await rig.run(request(prompt_of(10), self_placed=None, grant=granted(epoch=rig.epoch)))
 
 
 async def test_an_expired_grant_and_one_for_another_life_are_refused(rig: Rig) -> None:
@@ -320,7 +332,7 @@ async def test_finished_steps_are_reported_with_their_hashes_and_owner(rig: Rig)
             owner=owner,
             trace_id="t",
             self_placed=None,
-            grant=granted(grant_id="g1"),
+            grant=granted(grant_id="g1", epoch=rig.epoch),
         )
     )
     (report,) = await rig.scheduler.wait_for(1)

@@ -1,4 +1,4 @@
-"""Which leaders a router listens to, against the elections' own records."""
+"""Which leaders are listened to, against the elections' own records."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 from libs.cluster.client import EtcdClient
 from libs.cluster.election import Election
+from libs.cluster.epochs import Epochs
 from libs.errors import Aborted, InvalidArgument
 from libs.testing.etcd import EtcdProcess
-from services.router.epochs import Epochs
 
 NAME = "fleet.f"
 
