@@ -5,19 +5,23 @@ Every read is linearizable. No write is ever repeated behind the caller's back: 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
 from etcd.api.etcdserverpb import rpc_pb2
 from libs.cluster.entry import Entry, Listing, entry_of, prefix_end
+from libs.cluster.errors import StoreFull
 from libs.cluster.lease import Lease, revoke_lease
-from libs.cluster.ops import Compare, Op, Put, TxnResult, txn_request, txn_result
+from libs.cluster.ops import Compare, Get, Op, Put, TxnResult, txn_request, txn_result
 from libs.cluster.transport import Password, Transport
 from libs.cluster.watch import Watch
 from libs.rpc.tls import ClientTls
 
 PAGE = 1000
+OPERATIONS = 128
+"""Most of one transaction, unless etcd is told otherwise."""
 
 
 class EtcdClient:
@@ -68,6 +72,22 @@ class EtcdClient:
         request = rpc_pb2.RangeRequest(key=key.encode(), revision=revision)
         response = await self.transport.read(lambda endpoint: endpoint.kv.Range, request)
         return entry_of(response.kvs[0]) if response.kvs else None
+
+    async def get_many(self, keys: Sequence[str]) -> list[Entry | None]:
+        """The entries now, in as few transactions as etcd allows; each of these is one revision. A
+        store that is full refuses transactions, also those that only read: then key by key."""
+        found: list[Entry | None] = []
+        for at in range(0, len(keys), OPERATIONS):
+            part = keys[at : at + OPERATIONS]
+            request = txn_request([], [Get(key) for key in part], [])
+            try:
+                response = await self.transport.read(lambda endpoint: endpoint.kv.Txn, request)
+            except StoreFull:
+                found += await asyncio.gather(*(self.get(key) for key in part))
+            else:
+                result = txn_result(response)
+                found += [result.entry(number) for number in range(len(part))]
+        return found
 
     async def list(
         self, prefix: str, *, limit: int | None = None, after: str = "", descending: bool = False

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from libs.cluster.client import EtcdClient
 from libs.cluster.entry import Entry
 from libs.cluster.errors import OutcomeUnknown
-from libs.cluster.ops import Compare, Get, Put
+from libs.cluster.ops import Compare, Put
 from libs.records import keys
 from libs.records.batch import TERMINAL, BatchRecord, FileRecord, RunRecord
 from services.router.core.errors import BadRequest
@@ -183,25 +183,21 @@ class Batches:
                 return state
 
     async def _complete(self, records: Sequence[BatchRecord]) -> list[BatchState]:
-        """Runs and cancel intents of the batches, read in as few transactions as etcd allows."""
-        states: list[BatchState] = []
-        for at in range(0, len(records), _BATCHES_A_TXN):
-            part = records[at : at + _BATCHES_A_TXN]
-            gets = [
-                Get(key) for each in part for key in (keys.run(each.run_id), keys.cancel(each.id))
-            ]
-            reads = (await self._client.txn([], gets)).reads
-            for number, record in enumerate(part):
-                states.append(_state(record, reads[2 * number], reads[2 * number + 1]))
-        return states
+        """With the runs and cancel intents of the batches."""
+        asked = [key for each in records for key in (keys.run(each.run_id), keys.cancel(each.id))]
+        found = await self._client.get_many(asked)
+        return [
+            _state(record, run, intent)
+            for record, run, intent in zip(records, found[::2], found[1::2], strict=True)
+        ]
 
 
-_BATCHES_A_TXN = 50  # two reads each; etcd allows 128 operations a transaction
-
-
-def _state(record: BatchRecord, runs: Sequence[Entry], intents: Sequence[Entry]) -> BatchState:
-    run = decode(runs[0], RunRecord) if runs else None
-    return BatchState(record, run, int(float(intents[0].value)) if intents else None)
+def _state(record: BatchRecord, run: Entry | None, intent: Entry | None) -> BatchState:
+    return BatchState(
+        record,
+        decode(run, RunRecord) if run else None,
+        int(float(intent.value)) if intent else None,
+    )
 
 
 def check_endpoint(endpoint: object) -> None:

@@ -6,15 +6,12 @@ from typing import NamedTuple
 
 from libs.cluster.client import EtcdClient
 from libs.cluster.entry import Entry
-from libs.cluster.ops import Get
 from libs.records import keys
 from libs.records.batch import BatchRecord, RunRecord
 from services.router.core.paging import check_after
 from services.router.domain_errors import NoSuchRun
 from services.router.records import decode, list_page, load
 from services.router.views import batch_status
-
-_RUNS_A_TXN = 50
 
 
 class RunState(NamedTuple):
@@ -54,24 +51,19 @@ class Runs:
         return RunPage(await self._with_status(page.records), page.has_more)
 
     async def _with_status(self, runs: list[RunRecord]) -> list[RunState]:
-        states: list[RunState] = []
-        for at in range(0, len(runs), _RUNS_A_TXN):
-            part = runs[at : at + _RUNS_A_TXN]
-            gets = [
-                Get(key)
-                for run in part
-                for key in (keys.batch(run.account, run.batch_id), keys.cancel(run.batch_id))
-            ]
-            reads = (await self._client.txn([], gets)).reads
-            states += [
-                RunState(run, _status(run, reads[2 * i], reads[2 * i + 1]))
-                for i, run in enumerate(part)
-            ]
-        return states
+        asked = [
+            key
+            for run in runs
+            for key in (keys.batch(run.account, run.batch_id), keys.cancel(run.batch_id))
+        ]
+        found = await self._client.get_many(asked)
+        return [
+            RunState(run, _status(run, batch, intent))
+            for run, batch, intent in zip(runs, found[::2], found[1::2], strict=True)
+        ]
 
 
-def _status(run: RunRecord, batches: tuple[Entry, ...], intents: tuple[Entry, ...]) -> str:
-    if not batches:
+def _status(run: RunRecord, batch: Entry | None, intent: Entry | None) -> str:
+    if batch is None:
         return run.outcome or "in_progress"
-    record = decode(batches[0], BatchRecord)
-    return batch_status(record, 0 if intents else None)
+    return batch_status(decode(batch, BatchRecord), 0 if intent else None)

@@ -62,6 +62,15 @@ async def test_cas_expecting_absence_refuses_a_key_that_exists(
     assert await client.cas(prefix + "a", None, b"second") is None
 
 
+async def test_many_keys_are_read_in_the_order_asked_for(client: EtcdClient, prefix: str) -> None:
+    await client.put(prefix + "200", b"x")
+    keys = [f"{prefix}{number}" for number in range(300)]
+    found = await client.get_many(keys)
+    assert [entry.key for entry in found if entry] == [prefix + "200"]
+    assert len(found) == 300 and found[200] is not None
+    assert await client.get_many([]) == []
+
+
 async def test_a_list_is_complete_and_ordered_beyond_one_page(
     client: EtcdClient, prefix: str
 ) -> None:

@@ -46,7 +46,8 @@ async def fill(client: EtcdClient) -> int:
 
 
 async def test_what_is_there_is_read_and_deleted_from_a_full_store(full: EtcdClient) -> None:
-    assert await full.get("/impala/test/ballast") is not None
+    found = await full.get_many(["/impala/test/ballast", "/impala/test/none"])
+    assert [entry is not None for entry in found] == [True, False]
     assert await full.delete("/impala/test/ballast")
     with pytest.raises(StoreFull, match="takes no writes: compact"):
         await full.lease(5)
