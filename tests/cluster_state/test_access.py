@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from libs.testing.etcd import EtcdProcess
 from libs.testing.waiting import eventually
 from services.cli.supervisor.probes import grpc_serving
 from tests.cluster_state.setup import WITHIN_S, client_of, each_line_once, running
-from tests.services.cluster import Cluster
+from tests.services.cluster import Cluster, Member
 from tests.services.load import Load, loaded, submit
 
 pytestmark = [
@@ -75,7 +75,7 @@ async def test_access_that_is_taken_away_is_told_of_and_all_goes_on_when_it_is_g
             await eventually(lambda: load.least >= 2, within_s=WITHIN_S)
             etcd.change_password("second")
             for each in schedulers:
-                await eventually(lambda each=each: _not(serves[each]), within_s=WITHIN_S)
+                await _ends_serving(serves[each])
                 assert "etcd refused access" in cluster[each].said()
             refused = await client.post("/imp/v1/jobs", json={"model": "scripted"})
             assert refused.status_code == 503 and refused.headers["retry-after"] == "1"
@@ -91,8 +91,15 @@ async def test_access_that_is_taken_away_is_told_of_and_all_goes_on_when_it_is_g
             assert not any(f" {each}" in member.said() for each in ("first\n", "second\n"))
 
 
-async def _not(probe: object) -> bool:
-    return not await probe()  # type: ignore[operator]
+async def _ends_serving(probe: Callable[[], Awaitable[bool]]) -> None:
+    async def ended() -> bool:
+        return not await probe()
+
+    await eventually(ended, within_s=WITHIN_S)
+
+
+async def _says(member: Member, words: str) -> None:
+    await eventually(lambda: words in member.said(), within_s=WITHIN_S)
 
 
 async def test_a_changed_secret_takes_effect_without_a_restart(
@@ -118,9 +125,8 @@ async def test_services_wait_for_an_etcd_that_is_away_and_say_so(
         for name in SERVICES:
             cluster.start(name)
         for name in SERVICES:
-            member = cluster[name]
-            await eventually(lambda m=member: "waiting for etcd" in m.said(), within_s=WITHIN_S)
-            assert not await grpc_serving(member.address)()
+            await _says(cluster[name], "waiting for etcd")
+            assert not await grpc_serving(cluster[name].address)()
         await asyncio.to_thread(etcd.start)
         for name in SERVICES:
             await cluster.ready(name)
