@@ -58,6 +58,11 @@ async def follow(client: Client, batch_id: str, show: Show) -> Batch:
         await asyncio.sleep(POLL_S)
 
 
+async def look(client: Client, batch_id: str) -> Batch:
+    """The batch now; a router that is being started again is waited for."""
+    return await _patiently(lambda: client.batch(batch_id))
+
+
 async def cancel(client: Client, batch_id: str) -> None:
     """Asks for it; a batch that has ended meanwhile stays as it is."""
     with contextlib.suppress(ApiError):

@@ -20,9 +20,14 @@ from services.cli.errors import ApiError, CliError, NotReachable
 
 TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 TRANSFER = httpx.Timeout(600.0, connect=5.0)
+FOLLOW = httpx.Timeout(60.0, connect=5.0)
 CHUNK_BYTES = 1 << 20
 MOST_JOBS = 10_000
 """What one page may have at most."""
+
+
+class Quiet(Exception):
+    """Nothing was said for so long that it is better to ask again."""
 
 
 LISTS = {
@@ -241,6 +246,26 @@ class Client:
 
     async def cancel_batch(self, batch_id: str) -> Batch:
         return cast(Batch, await self._json("POST", f"/v1/batches/{_segment(batch_id)}/cancel"))
+
+    async def results(self, batch_id: str, after: int) -> AsyncGenerator[bytes, None]:
+        """Its lines in the order they were recorded, without the first `after`, until it has ended;
+        each without its newline. A break is an error; raises Quiet when none came for a minute."""
+        path = f"/imp/v1/batches/{_segment(batch_id)}/results"
+        query = {"after": str(after), "follow": "true"}
+        rest = b""
+        try:
+            async with self._http.stream("GET", path, params=query, timeout=FOLLOW) as response:
+                if response.is_error:
+                    await response.aread()
+                    raise _api_error(response)
+                async for chunk in response.aiter_bytes():
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    for line in lines:
+                        yield line
+        except httpx.ReadTimeout as error:
+            raise Quiet from error
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
 
     async def run(self, run_id: str) -> Run:
         return cast(Run, await self._json("GET", f"/imp/v1/runs/{_segment(run_id)}"))

@@ -183,12 +183,22 @@ class Batches:
                 return state
 
     async def _complete(self, records: Sequence[BatchRecord]) -> list[BatchState]:
-        """With the runs and cancel intents of the batches."""
-        asked = [key for each in records for key in (keys.run(each.run_id), keys.cancel(each.id))]
+        """With the runs and cancel intents of the batches, which may have moved on meanwhile.
+
+        A batch's end takes its intent away in one transaction, so both are read in one: a batch
+        that was shown as cancelling is never shown as going on again. Runs are read after that, so
+        that the counts of a batch that has ended are the last ones.
+        """
+        asked = [
+            key
+            for each in records
+            for key in (keys.batch(each.account, each.id), keys.cancel(each.id))
+        ]
         found = await self._client.get_many(asked)
+        runs = await self._client.get_many([keys.run(each.run_id) for each in records])
         return [
-            _state(record, run, intent)
-            for record, run, intent in zip(records, found[::2], found[1::2], strict=True)
+            _state(decode(now, BatchRecord) if now else record, run, intent)
+            for record, now, run, intent in zip(records, found[::2], runs, found[1::2], strict=True)
         ]
 
 

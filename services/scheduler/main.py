@@ -28,6 +28,7 @@ from services.scheduler.app.views import ClusterViews
 from services.scheduler.config import SchedulerConfig
 from services.scheduler.core.admission import AdmissionLimits
 from services.scheduler.core.fleet import FleetLimits
+from services.scheduler.core.run import RunLimits
 
 
 async def serve(config: SchedulerConfig, shutdown: Shutdown) -> None:
@@ -53,7 +54,7 @@ async def serve(config: SchedulerConfig, shutdown: Shutdown) -> None:
             clock=clock,
             new_file_id=lambda: ids.file_id(int(clock.time() * 1000), secrets.token_bytes(8)),
             limits=_limits(config),
-            runs=RunSettings(flush=FlushPolicy(interval_s=config.flush_s)),
+            runs=_runs(config),
         )
         scheduler = Scheduler(config.member, deps, election_ttl_s=config.election_ttl_s)
         rpc = server_of(config, [SERVICE], tunnelled=True)
@@ -98,6 +99,15 @@ def _named(config: SchedulerConfig) -> SchedulerConfig:
 def _limits(config: SchedulerConfig) -> FleetLimits:
     admission = AdmissionLimits(overcommit=config.overcommit, max_queue=config.max_queue)
     return FleetLimits(admission=admission)
+
+
+def _runs(config: SchedulerConfig) -> RunSettings:
+    limits = RunLimits(
+        max_attempts=config.line_attempts,
+        max_losses=config.line_losses,
+        max_retry_s=config.line_retry_s,
+    )
+    return RunSettings(flush=FlushPolicy(interval_s=config.flush_s), limits=limits)
 
 
 def main() -> None:

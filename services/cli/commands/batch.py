@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from libs.rpc import connect
 from services.cli import batch_run, job_choice, options
 from services.cli.client import Batch, Client, failed_lines
 from services.cli.errors import FAILED, SOME_LINES_FAILED, CliError
@@ -16,8 +17,7 @@ from services.cli.invocation import typed
 from services.cli.ledger import COUNT_COLUMNS, batch_rows, count_cells, line_counts
 from services.cli.one_shot import endpoint_of, read_input
 from services.cli.output import BatchProgress, clock, dollars, listing, pairs, print_json, say
-from services.cli.results import follow_results
-from services.cli.state_dir import StateDir
+from services.cli.results import follow_results, over_grpc, over_http
 
 app = typer.Typer(
     help="Batches: files of requests, answered within a window.", no_args_is_help=True
@@ -115,7 +115,8 @@ def results(
     grpc: Annotated[
         str,
         typer.Option(
-            help="With --follow and --url: the router's gRPC address.", envvar="IMPALA_GRPC"
+            help="With --follow: the router's gRPC address, to ask there instead of over HTTP.",
+            envvar="IMPALA_GRPC",
         ),
     ] = "",
     url: options.Url = "",
@@ -133,12 +134,11 @@ def results(
         if output is not None:
             batch_run.check_writable(output)
         if follow and output is None:
-            target = grpc or _grpc_address(url, state)
-            await follow_results(target, batch_id, api_key=api_key, errors=errors)
+            await _follow(client, grpc, batch_id, api_key, errors)
         elif follow:
             with BatchProgress() as bar:
                 await batch_run.follow(client, batch_id, bar.show)
-        batch = await client.batch(batch_id)
+        batch = await batch_run.look(client, batch_id)
         if batch["status"] not in batch_run.TERMINAL:
             raise CliError(f"The batch is {batch['status']}: wait for its end, or give --follow.")
         failed = batch["status"] == "failed"
@@ -151,9 +151,19 @@ def results(
             await _print_file(client, file_id)
         if file_id is None:
             _say_nothing(batch, errors)
+        if batch["status"] in ("cancelled", "expired"):
+            say(f"The batch {batch_id} is {batch['status']}: {line_counts(batch)}.")
         return _say_broken(batch) if failed else 0
 
     return options.with_client(url, api_key, state, work)
+
+
+async def _follow(client: Client, target: str, batch_id: str, api_key: str, errors: bool) -> None:
+    if not target:
+        await follow_results(over_http(client, batch_id), errors=errors)
+        return
+    async with connect(target) as channel:
+        await follow_results(over_grpc(channel, batch_id, api_key), errors=errors)
 
 
 @app.command()
@@ -265,13 +275,3 @@ def _row(batch: Batch) -> tuple[object, ...]:
         dollars(batch.get("processing_cost", 0.0)),
         clock(batch.get("created_at")),
     )
-
-
-def _grpc_address(url: str, state: Path | None) -> str:
-    """Of the router. Raises CliError if it cannot be known."""
-    if url:
-        raise CliError("--follow speaks gRPC: give the router's address with --grpc too.")
-    for each in StateDir.named(state).require().services:
-        if each.service == "router":
-            return f"127.0.0.1:{each.ports['grpc']}"
-    raise CliError("The instance has no router.")

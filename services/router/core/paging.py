@@ -40,6 +40,30 @@ def parse_limit(text: str | None, default: int, maximum: int) -> int:
     return value
 
 
+def parse_count(name: str, text: str | None) -> int:
+    """A number of things that went before; 0 if it is left out."""
+    if not text:
+        return 0
+    if not _INTEGER.fullmatch(text) or int(text) < 0:
+        raise BadRequest(
+            f"Invalid '{name}': expected an integer from 0 on, but got {text[:40]!r} instead.",
+            name,
+            "invalid_value",
+        )
+    return int(text)
+
+
+def parse_flag(name: str, text: str | None) -> bool:
+    """`true` or `false`; false if it is left out."""
+    if text not in (None, "", "true", "false"):
+        raise BadRequest(
+            f"Invalid '{name}': expected true or false, but got {text[:40]!r} instead.",
+            name,
+            "invalid_value",
+        )
+    return text == "true"
+
+
 _TIME_ORDERED = re.compile(r"[0-9a-f]{28}")
 
 

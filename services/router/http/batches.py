@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from services.router.batches import BatchState, NewBatch
 from services.router.core.fields import missing, read_object, wrong_type
-from services.router.core.paging import list_envelope, parse_limit
+from services.router.core.paging import list_envelope, parse_count, parse_flag, parse_limit
 from services.router.core.request_fields import check_known, check_tags
 from services.router.files import parse_expiry
 from services.router.http.auth import account_of
 from services.router.http.body import read_json
 from services.router.parts import Parts
+from services.router.results import Line
 from services.router.views import batch_view
 
 DEFAULT_PAGE, MAX_PAGE = 20, 100
@@ -43,6 +46,7 @@ class BatchRoutes:
             Route("/v1/batches", self.page, methods=["GET"]),
             Route("/v1/batches/{id}", self.get, methods=["GET"]),
             Route("/v1/batches/{id}/cancel", self.cancel, methods=["POST"]),
+            Route("/imp/v1/batches/{id}/results", self.results, methods=["GET"]),
         ]
 
     async def create(self, request: Request) -> Response:
@@ -70,11 +74,30 @@ class BatchRoutes:
         account = account_of(self._parts, request)
         return self._answer(await self._parts.batches.cancel(account, request.path_params["id"]))
 
+    async def results(self, request: Request) -> Response:
+        """Lines as the batch's files will have them, in the order they were recorded. A body that
+        breaks off is not at its end: ask again `after` what has come."""
+        account = account_of(self._parts, request)
+        query = request.query_params
+        after = parse_count("after", query.get("after"))
+        follow = parse_flag("follow", query.get("follow"))
+        await self._parts.batches.get(account, request.path_params["id"])
+        lines = self._parts.results.lines(
+            account, request.path_params["id"], after=after, follow=follow
+        )
+        return StreamingResponse(_each_with_newline(lines), media_type="application/jsonl")
+
     def _answer(self, state: BatchState) -> Response:
         return JSONResponse(self._view(state))
 
     def _view(self, state: BatchState) -> dict[str, Any]:
         return batch_view(state.record, state.run, state.cancel_at)
+
+
+async def _each_with_newline(lines: AsyncGenerator[Line, None]) -> AsyncGenerator[bytes, None]:
+    async with contextlib.aclosing(lines) as source:
+        async for line in source:
+            yield line.record + b"\n"
 
 
 def new_batch(body: dict[str, Any], idempotency_key: str) -> NewBatch:
