@@ -148,11 +148,14 @@ class RunExecutor:
         record = self._run.record
         await self._settle()
         self._context.keeper.pause_run(record.id)
-        cancelled = self._context.views.cancels.get(record.batch_id)
         await Finalizer(self._run, self._input, self._context.storage, self._clock).finish(
-            self._context.keeper.use_of(record.id), None if cancelled is None else int(cancelled)
+            self._context.keeper.use_of(record.id), self._cancel_at
         )
         self._context.keeper.close_run(record.id)
+
+    def _cancel_at(self) -> int | None:
+        asked = self._context.views.cancels.get(self._run.batch.id)
+        return None if asked is None else int(asked)
 
     def progress(self) -> Progress:
         """What is known now: recorded or about to be."""

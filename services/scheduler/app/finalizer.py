@@ -49,9 +49,10 @@ class Finalizer:
         self._recorded_errors = 0
         self._unanswered = 0
 
-    async def finish(self, use: RunUse, cancelled_at: int | None) -> None:
+    async def finish(self, use: RunUse, cancel_at: Callable[[], int | None]) -> None:
         """To be called once the outcome is fixed (`RunLog.begin_finalizing`, `begin_failing`).
-        RunBroken when the files cannot be made."""
+        cancel_at tells when a cancel was asked for: a run that would have ended as completed then
+        ends as cancelled, with all its lines. RunBroken when the files cannot be made."""
         record = self._run.record
         output = await self._output_file() if record.completed else None
         completed = len(self._outputs)
@@ -60,8 +61,11 @@ class Finalizer:
         # The clock may have been set back meanwhile; a batch ends after it began.
         began = max(int(record.started_at), self._run.batch.finalizing_at or 0)
         now = max(int(self._clock.time()), began)
+        cancelled_at = cancel_at()
+        cancelled = cancelled_at is not None and record.outcome == COMPLETED
         ended = msgspec.structs.replace(
             record,
+            outcome=CANCELLED if cancelled else record.outcome,
             completed=completed,
             failed=record.total - completed,
             unanswered=record.total - completed - self._recorded_errors,
@@ -75,7 +79,7 @@ class Finalizer:
             put_record(keys.file(file.account, file.id), file) for file in (output, errors) if file
         ]
         await self._run.end(batch, ended, puts)
-        log.info("run ended", extra={"run": record.id, "outcome": record.outcome})
+        log.info("run ended", extra={"run": record.id, "outcome": ended.outcome})
 
     def _check(self, has_error_file: bool) -> None:
         """RunBroken unless the files have every line; a run that failed may have fewer outputs than

@@ -21,6 +21,7 @@ from libs.errors import (
 )
 from libs.records import keys
 from libs.records.batch import BatchError, BatchRecord, Job, LedgerRecord, RunRecord
+from libs.records.ids import fleet_name
 from services.scheduler.app.views import BatchHead, ClusterViews
 from services.scheduler.app.writer import GuardedWriter, put_record
 from services.scheduler.ports import BatchRouters, IndexAsk, Indexed
@@ -47,6 +48,9 @@ class IntakeSettings:
     retry_s: float = 0.5
     max_retry_s: float = 10.0
     look_every_s: float = 0.25
+    overdue_s: float = 30.0
+    """What the validation of a batch that has expired may still take, so that the run can name
+    every line as expired."""
 
 
 class Intake:
@@ -95,12 +99,16 @@ class Intake:
             self._known.discard(head.id)
 
     async def _unless_stopped(self, batch: BatchRecord) -> Move:
-        """Where the batch goes next: to its end if it is cancelled or expires before that is
-        decided."""
+        """Where the batch goes next: to its end if it is cancelled, or is long expired, before that
+        is decided."""
         task = asyncio.create_task(self._decide(batch))
+        give_up_at: float | None = None
         try:
             while not task.done():
-                if self._cancelled(batch) or self._expired(batch):
+                now = self._clock.now()
+                if give_up_at is None and self._expired(batch):
+                    give_up_at = now + self._settings.overdue_s
+                if self._cancelled(batch) or (give_up_at is not None and now >= give_up_at):
                     return self._end_early(batch)
                 await asyncio.wait([task], timeout=self._settings.look_every_s)
             return await task
@@ -164,11 +172,14 @@ class Intake:
         return addresses[attempt % len(addresses)]
 
     async def _fleet(self, batch: BatchRecord, job: Job) -> str:
-        """Waits while no server of the job's model was ever seen: it may just be loading."""
-        while (fleet := self._views.fleet_of_job(job)) is None:
+        """Waits while no server of the job's model was ever seen: it may just be loading. To end
+        the run of a batch that has expired, its fleet's leader needs none."""
+        if (fleet := self._views.fleet_of_job(job)) is None:
             log.info("no server of the model yet", extra={"batch": batch.id, "model": job.model})
-            await self._views.any_change(10.0, self._views.servers)
-        return fleet
+        while fleet is None and not self._expired(batch):
+            await self._views.any_change(self._settings.look_every_s, self._views.servers)
+            fleet = self._views.fleet_of_job(job)
+        return fleet or fleet_name(job.model, job.precision or "unserved")
 
     def _begin(self, batch: BatchRecord, indexed: Indexed, job: Job, fleet: str) -> Move:
         now = self._clock.time()

@@ -29,6 +29,7 @@ from services.scheduler.adapters.channels import Channels
 from services.scheduler.adapters.model_servers import GrpcModelServers
 from services.scheduler.api import SERVICE, SchedulerApi
 from services.scheduler.app.executor import RunSettings
+from services.scheduler.app.intake import IntakeSettings
 from services.scheduler.app.leader import Deps
 from services.scheduler.app.run_log import FlushPolicy
 from services.scheduler.app.scheduler import Scheduler
@@ -77,6 +78,7 @@ async def scheduler_member(
     member_id: str = "sched-1",
     settings: RunSettings = FAST,
     limits: FleetLimits | None = None,
+    intake: IntakeSettings | None = None,
 ) -> AsyncIterator[Running]:
     clock = SystemClock()
     channels = Channels()
@@ -93,7 +95,7 @@ async def scheduler_member(
             runs=settings,
             metrics=Metrics(),
         )
-        scheduler = Scheduler(member_id, deps, election_ttl_s=2)
+        scheduler = Scheduler(member_id, deps, election_ttl_s=2, intake=intake)
         add = scheduler_pb2_grpc.add_SchedulerServicer_to_server
         async with serving((add, SchedulerApi(scheduler)), names=[SERVICE]) as rpc:
             info = SchedulerInfo(address=rpc.address, incarnation=member_id)
