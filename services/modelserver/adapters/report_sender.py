@@ -13,7 +13,7 @@ from impala.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from libs.clock import Clock
 from libs.cluster.client import EtcdClient
 from libs.cluster.election import Election, Leader
-from libs.cluster.errors import ClusterUnavailable
+from libs.cluster.errors import PASSING
 from libs.cluster.members import Members
 from libs.errors import ImpalaError
 from libs.records import keys
@@ -94,7 +94,7 @@ class ReportSender:
                         self._has_leader.clear()
                     else:
                         self._has_leader.set()
-            except ClusterUnavailable as error:
+            except PASSING as error:
                 log.warning("cannot follow the fleet's leader: %s", error)
                 await self._clock.sleep(_RETRY_S)
 

@@ -14,7 +14,7 @@ import msgspec
 
 from libs.clock import Clock
 from libs.cluster.election import Election, Leadership
-from libs.cluster.errors import ClusterUnavailable
+from libs.cluster.errors import PASSING
 from libs.records import keys
 from libs.records.batch import RunRecord
 from services.scheduler.app.executor import Progress
@@ -93,7 +93,7 @@ class Scheduler:
         election = Election(self._deps.client, keys.fleet_election(fleet), self.member_id)
         try:
             holder = await election.leader()
-        except ClusterUnavailable:
+        except PASSING:
             holder = None
         address = self._deps.views.scheduler_address(holder.candidate_id) if holder else ""
         return NotLeader(fleet, address)
@@ -107,7 +107,7 @@ class Scheduler:
                 return progress
         try:
             entry = await self._deps.client.get(keys.run(run_id))
-        except ClusterUnavailable as error:
+        except PASSING as error:
             raise StateUnavailable from error
         if entry is None:
             raise NoRun(run_id)
