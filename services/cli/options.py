@@ -86,6 +86,18 @@ EtcdKey = Annotated[
     typer.Option("--etcd-key", help="Its private key.", envvar="IMPALA_ETCD_KEY"),
 ]
 
+EtcdUser = Annotated[
+    str, typer.Option("--etcd-user", help="User, where it asks for one.", envvar="IMPALA_ETCD_USER")
+]
+EtcdPasswordFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--etcd-password-file",
+        help="File with that user's password.",
+        envvar="IMPALA_ETCD_PASSWORD_FILE",
+    ),
+]
+
 
 def client_of(url: str, api_key: str, state: Path | None) -> Client:
     """For the URL, or for the instance of the state folder. Raises CliError if none runs there."""
@@ -105,7 +117,13 @@ def with_client(
 
 
 def etcd_of(
-    etcd: str, state: Path | None, ca: Path | None, cert: Path | None, key: Path | None
+    etcd: str,
+    state: Path | None,
+    ca: Path | None,
+    cert: Path | None,
+    key: Path | None,
+    user: str,
+    password_file: Path | None,
 ) -> Etcds:
     """Raises CliError if none was named and no instance runs, Usage for what cannot be meant."""
     named = etcd or StateDir.named(state).require().etcd
@@ -121,4 +139,6 @@ def etcd_of(
     for path in (ca, cert, key):
         if path is not None and not path.is_file():
             raise Usage(f"The TLS file {path} does not exist.")
-    return Etcds(endpoints, ClientTls(ca, cert, key) if ca or cert else None)
+    if (not user) != (password_file is None):
+        raise Usage("--etcd-user and --etcd-password-file go together: give both.")
+    return Etcds(endpoints, ClientTls(ca, cert, key) if ca or cert else None, user, password_file)

@@ -38,6 +38,8 @@ def create(
     etcd_ca: options.EtcdCa = None,
     etcd_cert: options.EtcdCert = None,
     etcd_key: options.EtcdKey = None,
+    etcd_user: options.EtcdUser = "",
+    etcd_password_file: options.EtcdPasswordFile = None,
     state: options.State = None,
 ) -> int:
     """Make a key and print it: it is stored nowhere and shown this once."""
@@ -49,7 +51,10 @@ def create(
         except BadAccountName as error:
             raise Usage(f"--account {error.message}") from error
 
-    key = with_etcd(options.etcd_of(etcd, state, etcd_ca, etcd_cert, etcd_key), work)
+    key = with_etcd(
+        options.etcd_of(etcd, state, etcd_ca, etcd_cert, etcd_key, etcd_user, etcd_password_file),
+        work,
+    )
     if as_json:
         print_json({"key": key, "account": account, "name": name})
     else:
@@ -66,11 +71,13 @@ def list_all(
     etcd_ca: options.EtcdCa = None,
     etcd_cert: options.EtcdCert = None,
     etcd_key: options.EtcdKey = None,
+    etcd_user: options.EtcdUser = "",
+    etcd_password_file: options.EtcdPasswordFile = None,
     state: options.State = None,
 ) -> int:
     """List keys, oldest first."""
     keys = with_etcd(
-        options.etcd_of(etcd, state, etcd_ca, etcd_cert, etcd_key),
+        options.etcd_of(etcd, state, etcd_ca, etcd_cert, etcd_key, etcd_user, etcd_password_file),
         lambda client: list_keys(client, account),
     )
     if as_json:
@@ -87,6 +94,8 @@ def revoke(
     etcd_ca: options.EtcdCa = None,
     etcd_cert: options.EtcdCert = None,
     etcd_key: options.EtcdKey = None,
+    etcd_user: options.EtcdUser = "",
+    etcd_password_file: options.EtcdPasswordFile = None,
     state: options.State = None,
 ) -> int:
     """Refuse a key from now on."""
@@ -98,7 +107,10 @@ def revoke(
             raise CliError(f"{how_many} the id {key_id}: see 'impala keys list'.")
         return await revoke_key(client, found[0].hash, now=int(time.time()))
 
-    key = with_etcd(options.etcd_of(etcd, state, etcd_ca, etcd_cert, etcd_key), work)
+    key = with_etcd(
+        options.etcd_of(etcd, state, etcd_ca, etcd_cert, etcd_key, etcd_user, etcd_password_file),
+        work,
+    )
     say(f"The key ...{key.hint} of {key.account} is revoked")
     return 0
 

@@ -34,10 +34,15 @@ def stats(
     etcd_ca: options.EtcdCa = None,
     etcd_cert: options.EtcdCert = None,
     etcd_key: options.EtcdKey = None,
+    etcd_user: options.EtcdUser = "",
+    etcd_password_file: options.EtcdPasswordFile = None,
     state: options.State = None,
 ) -> int:
     """Show what every kvstore holds and what became of the look-ups."""
-    found = with_etcd(options.etcd_of(etcd, state, etcd_ca, etcd_cert, etcd_key), _ask_all)
+    found = with_etcd(
+        options.etcd_of(etcd, state, etcd_ca, etcd_cert, etcd_key, etcd_user, etcd_password_file),
+        _ask_all,
+    )
     if as_json:
         print_json({name: _document(each) for name, each in found.items()})
         return 0
