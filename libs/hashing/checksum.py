@@ -1,4 +1,4 @@
-"""The checksum that guards KV bytes in every tier: against damage, not against an adversary."""
+"""A checksum of KV bytes in every tier, and of other bytes: against damage, not an adversary."""
 
 import xxhash
 

@@ -1,5 +1,6 @@
 """Objects by key in a local folder, S3, GCS, Azure or memory, behind one asynchronous interface."""
 
+from libs.objects.digest import Digest, digest_of, fits
 from libs.objects.errors import (
     AccessDenied,
     BadRange,
@@ -16,6 +17,7 @@ from libs.objects.store import ObjectInfo, ObjectStore, ObjectWriter, open_store
 __all__ = [
     "AccessDenied",
     "BadRange",
+    "Digest",
     "InvalidKey",
     "ObjectInfo",
     "ObjectNotFound",
@@ -26,5 +28,7 @@ __all__ = [
     "StoreFull",
     "StoreUnavailable",
     "check_key",
+    "digest_of",
+    "fits",
     "open_store",
 ]

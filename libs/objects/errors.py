@@ -59,7 +59,7 @@ class AccessDenied(ObjectStoreError, errors.PermissionDenied):
 class StoreUnavailable(ObjectStoreError, errors.Unavailable):
     def __init__(self, where: str, why: str) -> None:
         message = f"The object store at {where} does not answer properly: {why}."
-        super().__init__(message, "STORE_UNAVAILABLE")
+        super().__init__(message, "STORE_UNAVAILABLE", None, 1.0)
 
 
 STORE_FAULTS = (obstore_errors.BaseError, OSError)

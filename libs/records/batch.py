@@ -43,6 +43,8 @@ class FileRecord(msgspec.Struct, kw_only=True):
     purpose: str
     created_at: int
     expires_at: int | None = None
+    digest: str = ""
+    """Of the content, as `libs.objects.digest` makes it; empty in records from before it did."""
 
 
 class BatchError(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,6 +140,8 @@ class SegmentRef(msgspec.Struct, frozen=True, kw_only=True):
     object: str
     lines: int
     bytes: int
+    digest: str = ""
+    """As in `FileRecord`."""
 
 
 class RunRecord(msgspec.Struct, kw_only=True):
@@ -150,6 +154,8 @@ class RunRecord(msgspec.Struct, kw_only=True):
     endpoint: str
     input_object: str
     index_object: str
+    index_digest: str = ""
+    """As in `FileRecord`."""
     total: int
     completed: int = 0
     failed: int = 0

@@ -13,6 +13,7 @@ libs.errors.Unavailable
   ServerLost       the server that ran the step broke, or the way to it did
 libs.errors.DataLoss
   ResultsLost      recorded lines of a run cannot be read
+  FileDamaged      a file's content is not what was stored
 """
 
 from __future__ import annotations
@@ -111,3 +112,9 @@ class ResultsLost(errors.DataLoss):
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), ()
+
+
+class FileDamaged(errors.DataLoss):
+    def __init__(self, file_id: str) -> None:
+        message = f"The content of the file {file_id} is damaged: it is not what was stored."
+        super().__init__(message, "FILE_DAMAGED")

@@ -61,6 +61,7 @@ _FOREIGN = {
     "CANCELLED": "A server that this request needs went away.",
     "STORE_FULL": "The object store is full: nothing can be stored until room is made there.",
     "READ_ONLY": "The object store cannot be written now.",
+    "STORE_UNAVAILABLE": "The object store does not answer now: try again soon.",
     "ACCESS_DENIED": "The object store cannot be used now.",
 }
 

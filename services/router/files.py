@@ -8,22 +8,25 @@ without a name.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import AsyncIterator
 
 from libs.cluster.client import EtcdClient
 from libs.cluster.errors import OutcomeUnknown
 from libs.cluster.ops import Compare, Delete, Put
-from libs.objects import ObjectStore, ObjectWriter
+from libs.objects import Digest, ObjectStore, ObjectWriter
 from libs.records import keys
 from libs.records.batch import FileRecord
 from services.router.core.batch_file import NotUtf8, Utf8Validator
 from services.router.core.errors import BadRequest
 from services.router.core.fields import check_int, missing, wrong_type, wrong_value
 from services.router.core.paging import check_after
-from services.router.domain_errors import FileInUse, NoSuchFile
+from services.router.domain_errors import FileDamaged, FileInUse, NoSuchFile
 from services.router.identity import Maker
 from services.router.records import Page, Stored, encode, list_page, load
 from services.router.request_bytes import Hold, RequestBytes
+
+log = logging.getLogger(__name__)
 
 PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
 BATCH_EXPIRY_S = 30 * 86_400
@@ -104,9 +107,17 @@ class Files:
         )
 
     async def content(self, account: str, file_id: str, start: int = 0) -> AsyncIterator[bytes]:
-        """The bytes as stored, from `start`, in chunks of about 1 MiB."""
-        await self.get(account, file_id)
-        return self._objects.stream(keys.file_object(account, file_id), start)
+        """The bytes as stored, from `start`, in chunks of at most 1 MiB.
+
+        Read from its beginning, the last chunk comes only if all were right, and FileDamaged
+        instead of it otherwise: nobody takes a damaged file for a whole one.
+        """
+        record = (await self.get(account, file_id)).record
+        chunks = self._objects.stream(keys.file_object(account, file_id), start)
+        if not start:
+            chunks = _checked(chunks, record)
+        # What fails at once is an answer, and no body that breaks off.
+        return _chain(await anext(chunks, b""), chunks)
 
     async def delete(self, account: str, file_id: str) -> None:
         """Raises FileInUse while a batch that is not terminal refers to it.
@@ -149,6 +160,7 @@ class Files:
             purpose=purpose,
             created_at=now,
             expires_at=None if expires_after_s is None else now + expires_after_s,
+            digest=upload.digest.hex(),
         )
 
 
@@ -170,6 +182,8 @@ class Upload:
         self.account = account
         self.file_id = file_id
         self.size = 0
+        self.digest = Digest()
+        """Of what was given to the writer."""
         self._files = files
         self._writer = writer
         self._hold = hold
@@ -232,7 +246,32 @@ class Upload:
     async def _flush(self) -> None:
         if self._buffer:
             data, self._buffer = bytes(self._buffer), bytearray()
+            self.digest.update(data)
             await self._writer.write(data)
+
+
+async def _chain(first: bytes, others: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async with contextlib.aclosing(others):  # type: ignore[type-var]
+        if first:
+            yield first
+        async for chunk in others:
+            yield chunk
+
+
+async def _checked(chunks: AsyncIterator[bytes], record: FileRecord) -> AsyncIterator[bytes]:
+    digest, held = Digest(), b""
+    async with contextlib.aclosing(chunks):  # type: ignore[type-var]
+        async for chunk in chunks:
+            digest.update(chunk)
+            if held:
+                yield held
+            held = chunk
+    if not digest.fits(record.bytes, record.digest):
+        fields = {"account": record.account, "file": record.id}
+        log.error("a file's content is damaged", extra=fields)
+        raise FileDamaged(record.id)
+    if held:
+        yield held
 
 
 def has_expired(record: FileRecord, maker: Maker) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
 
 from libs.cluster.epochs import Epochs
-from libs.objects import ObjectStore, ObjectWriter
+from libs.objects import Digest, ObjectStore
 from libs.records import keys
 from libs.records.batch import Job
 from libs.records.index import IndexEntry, pack_entries
@@ -27,7 +27,7 @@ from services.router.core.batch_line import (
     LineRules,
 )
 from services.router.core.line_prefix import custom_id_hash, prefix_key
-from services.router.domain_errors import NoSuchJob
+from services.router.domain_errors import FileDamaged, NoSuchJob
 from services.router.fleets import Fleets
 from services.router.jobs import Jobs
 
@@ -49,6 +49,9 @@ class IndexOrder:
     job_id: str
     """Empty: resolved from the lines' model."""
     index_object: str
+    input_bytes: int = 0
+    """As noted at the file's upload; 0 = unknown."""
+    input_digest: str = ""
     max_errors: int = DEFAULT_MAX_ERRORS
 
 
@@ -61,6 +64,7 @@ class Indexed:
     job_id: str
     model: str
     input_bytes: int
+    index_digest: str = ""
 
 
 @dataclass(slots=True)
@@ -90,7 +94,7 @@ class Indexer:
         """Progress about once a second; the last one has `done`.
 
         Raises Aborted for a leader that is none, ObjectNotFound for an input that is not
-        there.
+        there, FileDamaged for one that is not what was stored.
         """
         await self._epochs.check(keys.ELECTION_INTAKE, order.epoch)
         progress = Progress()
@@ -113,39 +117,59 @@ class Indexer:
         except NoSuchJob as error:
             fault = LineError(JOB_NOT_FOUND, None, error.message, "job_id")
             return Indexed(0, (fault,), order.job_id, "", progress.bytes_total)
-        report = await self._read(order, job, progress)
+        try:
+            report, digest = await self._read(order, job, progress)
+        except FileDamaged:
+            # Perhaps it was the way and not the store.
+            progress.bytes_done = progress.lines = 0
+            report, digest = await self._read(order, job, progress)
         errors, job_id = report.errors, order.job_id
         if report.ok and job is None:
             job_id, fault_of_jobs = self._only_job(order.account, report.model or "")
             errors = (fault_of_jobs,) if fault_of_jobs else ()
         if errors:
             await self._objects.delete(order.index_object)
-        return Indexed(report.lines, errors, job_id, report.model or "", report.bytes)
+        return Indexed(
+            report.lines,
+            errors,
+            job_id,
+            report.model or "",
+            report.bytes,
+            "" if errors else digest,
+        )
 
-    async def _read(self, order: IndexOrder, job: Job | None, progress: Progress) -> FileReport:
+    async def _read(
+        self, order: IndexOrder, job: Job | None, progress: Progress
+    ) -> tuple[FileReport, str]:
+        """What the input holds, and the digest of the index that was written of it."""
         rules = LineRules(order.endpoint, job.model if job else None, self._models(order.account))
         limits = replace(self._limits, max_errors=order.max_errors or DEFAULT_MAX_ERRORS)
         reader = _Reader(FileValidator(rules, limits))
+        source, index = Digest(), Digest()
         writer = await self._objects.put_stream(order.index_object)
+
+        async def write(entries: bytes) -> None:
+            if entries:
+                index.update(entries)
+                await writer.write(entries)
+
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(writer.abort)
             async for chunk in self._objects.stream(order.input_object):
-                # Parsing a chunk takes milliseconds: not on the loop.
-                await self._write(writer, await asyncio.to_thread(reader.push, chunk))
+                source.update(chunk)
+                if not reader.validator.full:
+                    # Parsing a chunk takes milliseconds: not on the loop.
+                    await write(await asyncio.to_thread(reader.push, chunk))
                 progress.bytes_done += len(chunk)
                 progress.lines = reader.lines
-                if reader.validator.full:
-                    break
-            else:
-                await self._write(writer, await asyncio.to_thread(reader.finish))
+            # Before a line is blamed: what is wrong with it may be the store's fault.
+            _check(order, source)
+            if not reader.validator.full:
+                await write(await asyncio.to_thread(reader.finish))
             report = reader.validator.finish(progress.bytes_total)
             if report.ok:
                 await writer.close()
-        return report
-
-    async def _write(self, writer: ObjectWriter, entries: bytes) -> None:
-        if entries:
-            await writer.write(entries)
+        return report, index.hex()
 
     def _models(self, account: str) -> frozenset[str]:
         """What a line may name: the models of the account's jobs, and those that are served."""
@@ -169,6 +193,11 @@ class Indexer:
             "batch with the job_id of one of them; 'impala jobs list' shows all."
         )
         return "", LineError(JOB_REQUIRED, None, message, "job_id")
+
+
+def _check(order: IndexOrder, source: Digest) -> None:
+    if order.input_digest and not source.fits(order.input_bytes, order.input_digest):
+        raise FileDamaged(order.input_object.rpartition("/")[2])
 
 
 class _Reader:

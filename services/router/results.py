@@ -9,8 +9,8 @@ from typing import NamedTuple
 import msgspec
 
 from libs.clock import Clock
-from libs.objects import ObjectNotFound, ObjectStore
-from libs.records.batch import TERMINAL
+from libs.objects import ObjectNotFound, ObjectStore, fits
+from libs.records.batch import TERMINAL, SegmentRef
 from libs.records.segment import SegmentLine, decode_segment
 from services.router.batches import Batches
 from services.router.domain_errors import ResultsLost
@@ -49,16 +49,26 @@ class Results:
                 if skip >= segment.lines:
                     skip -= segment.lines
                     continue
-                for line in (await self._segment(segment.object))[skip:]:
+                for line in (await self._segment(segment))[skip:]:
                     yield Line(bytes(line.record), line.kind == "error")
                 skip = 0
             if not follow or state.record.status in TERMINAL:
                 return
             await self._clock.sleep(POLL_S)
 
-    async def _segment(self, key: str) -> list[SegmentLine]:
+    async def _segment(self, ref: SegmentRef) -> list[SegmentLine]:
         try:
-            return list(decode_segment(await self._objects.get(key)))
+            return list(decode_segment(await self._whole(ref)))
         except (ObjectNotFound, msgspec.MsgspecError) as error:
-            log.error("a segment cannot be read", extra={"object": key, "why": str(error)})
+            log.error("a segment cannot be read", extra={"object": ref.object, "why": str(error)})
             raise ResultsLost from error
+
+    async def _whole(self, ref: SegmentRef) -> bytes:
+        """Its bytes as they were written; read twice, in case that it was the way and not the
+        store that changed them."""
+        for _ in range(2):
+            data = await self._objects.get(ref.object)
+            if fits(data, ref.bytes, ref.digest):
+                return data
+        log.error("a segment is damaged", extra={"object": ref.object})
+        raise ResultsLost

@@ -38,6 +38,9 @@ class IndexAsk:
     job_id: str
     """Empty = found from the lines' model."""
     index_object: str
+    input_bytes: int = 0
+    """As noted at the file's upload; 0 = unknown."""
+    input_digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class Indexed:
     job_id: str
     model: str
     faults: tuple[FileFault, ...] = ()
+    index_digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from libs.clock import SystemClock
 from libs.cluster.client import EtcdClient
 from libs.cluster.membership import Membership
 from libs.cluster.ops import Put
-from libs.objects import ObjectStore
+from libs.objects import ObjectStore, digest_of
 from libs.records import ids, keys
 from libs.records.batch import BatchRecord, FileRecord, Job
 from libs.records.index import IndexEntry, pack_entries
@@ -130,8 +130,9 @@ class FakeRouter(router_pb2_grpc.BatchWorkerServicer):
         )
         if not self.faults:
             entries = list(index_of(data))
-            await self.objects.put(request.index_object, pack_entries(entries))
-            done.lines = len(entries)
+            index = pack_entries(entries)
+            await self.objects.put(request.index_object, index)
+            done.lines, done.index_digest = len(entries), digest_of(index)
         self.indexed += 1
         yield router_pb2.IndexProgress(bytes_done=len(data), done=done)
 
@@ -356,6 +357,7 @@ class Submitter:
             id=file_id,
             account=ACCOUNT,
             bytes=len(data or b""),
+            digest=digest_of(data or b""),
             filename="in.jsonl",
             purpose="batch",
             created_at=1,

@@ -49,6 +49,8 @@ class BatchWorkerApi(router_pb2_grpc.BatchWorkerServicer):
             endpoint=request.endpoint,
             job_id=request.job_id,
             index_object=request.index_object,
+            input_bytes=request.input_bytes,
+            input_digest=request.input_digest,
             max_errors=request.max_errors or DEFAULT_MAX_ERRORS,
         )
         with as_status():
@@ -143,4 +145,5 @@ def _done(indexed: Indexed) -> router_pb2.IndexDone:
         job_id=indexed.job_id,
         model=indexed.model,
         input_bytes=indexed.input_bytes,
+        index_digest=indexed.index_digest,
     )

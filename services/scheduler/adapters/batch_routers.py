@@ -65,6 +65,8 @@ class GrpcBatchRouters:
             endpoint=ask.endpoint,
             job_id=ask.job_id,
             index_object=ask.index_object,
+            input_bytes=ask.input_bytes,
+            input_digest=ask.input_digest,
         )
         messages = stream(stub.Index, request, timeout_s=INDEX_S, metadata=self._metadata)
         async with contextlib.aclosing(messages):  # type: ignore[type-var]
@@ -216,4 +218,4 @@ def _indexed(done: router_pb2.IndexDone) -> Indexed:
         FileFault(error.code, error.message, error.param or None, error.line or None)
         for error in done.errors
     )
-    return Indexed(done.lines, done.job_id, done.model, faults)
+    return Indexed(done.lines, done.job_id, done.model, faults, done.index_digest)

@@ -103,7 +103,11 @@ class RunExecutor:
         self._steady = SteadyClock(context.clock)
         record = run.record
         self._input = RunInput(
-            context.storage, record.input_object, record.index_object, record.total
+            context.storage,
+            record.input_object,
+            record.index_object,
+            record.total,
+            record.index_digest,
         )
         self._state: RunState | None = None
         self._events: asyncio.Queue[_Answers | _Lost] = asyncio.Queue()

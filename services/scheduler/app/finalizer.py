@@ -115,13 +115,14 @@ class Finalizer:
     async def _file(self, file_id: str, kind: str, lines: LineSource) -> FileRecord:
         batch = self._run.batch
         key, what = keys.file_object(batch.account, file_id), f"The batch's {kind} file"
-        size = await self._storage.write_lines(key, lines, what)
+        written = await self._storage.write_lines(key, lines, what)
         created_at = int(self._clock.time())
         lives_s = batch.output_expires_after_s
         return FileRecord(
             id=file_id,
             account=batch.account,
-            bytes=size,
+            bytes=written.size,
+            digest=written.hex(),
             filename=f"{batch.id}_{kind}.jsonl",
             purpose="batch_output",
             created_at=created_at,

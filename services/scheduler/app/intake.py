@@ -20,7 +20,7 @@ from libs.errors import (
     PermissionDenied,
 )
 from libs.records import keys
-from libs.records.batch import BatchError, BatchRecord, Job, LedgerRecord, RunRecord
+from libs.records.batch import BatchError, BatchRecord, FileRecord, Job, LedgerRecord, RunRecord
 from libs.records.ids import fleet_name
 from services.scheduler.app.views import BatchHead, ClusterViews
 from services.scheduler.app.writer import GuardedWriter, put_record
@@ -141,6 +141,7 @@ class Intake:
 
     async def _index(self, batch: BatchRecord) -> Indexed:
         """Raises the last ImpalaError when it never went well."""
+        file = await self._writer.read(keys.file(batch.account, batch.input_file_id), FileRecord)
         ask = IndexAsk(
             run_id=batch.run_id,
             epoch=self._writer.epoch,
@@ -149,6 +150,8 @@ class Intake:
             endpoint=batch.endpoint,
             job_id=batch.job_id,
             index_object=keys.index_object(batch.run_id),
+            input_bytes=file.bytes if file else 0,
+            input_digest=file.digest if file else "",
         )
         wait_s = self._settings.retry_s
         for attempt in range(1, self._settings.max_attempts + 1):
@@ -193,6 +196,7 @@ class Intake:
             endpoint=batch.endpoint,
             input_object=keys.file_object(batch.account, batch.input_file_id),
             index_object=keys.index_object(batch.run_id),
+            index_digest=indexed.index_digest,
             total=indexed.lines,
             ledger=LedgerRecord(price_per_engine_hour=job.price_per_engine_hour),
             created_at=int(now),

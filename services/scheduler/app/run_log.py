@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from libs.cluster.ops import Delete, Op
+from libs.objects import digest_of
 from libs.records import keys
 from libs.records.batch import (
     TERMINAL,
@@ -121,13 +122,13 @@ class RunLog:
 
     async def _segment(self, ref: SegmentRef) -> list[SegmentLine]:
         """Of a damaged one, nothing is trusted: RunBroken."""
-        data = await self._storage.get(ref.object, _RESULTS)
+        data = await self._storage.get_whole(ref.object, ref.bytes, ref.digest, _RESULTS)
         damaged = RunBroken(f"{_RESULTS} is damaged.", f"See '{ref.object}'.")
         try:
             lines = list(decode_segment(data))
         except msgspec.MsgspecError as error:
             raise damaged from error
-        if (len(data), len(lines)) != (ref.bytes, ref.lines):
+        if len(lines) != ref.lines:
             raise damaged
         return lines
 
@@ -203,8 +204,10 @@ class RunLog:
     async def _put(self, buffer: _Buffer) -> SegmentRef:
         self._number += 1
         key = keys.segment_object(self.record.id, self._writer.epoch, self._number)
-        await self._storage.put(key, bytes(buffer.data), _RESULTS)
-        return SegmentRef(object=key, lines=buffer.lines, bytes=len(buffer.data))
+        data = bytes(buffer.data)
+        await self._storage.put(key, data, _RESULTS)
+        digest = digest_of(data)
+        return SegmentRef(object=key, lines=buffer.lines, bytes=len(data), digest=digest)
 
     def ledger(self, use: RunUse) -> LedgerRecord:
         """The sums over the recorded lines with those over the step reports."""

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from libs.clock import Clock
 from libs.errors import DataLoss, InvalidArgument, NotFound
-from libs.objects import ObjectStore
+from libs.objects import Digest, ObjectStore, fits
 from libs.objects.errors import ObjectStoreError
 from services.scheduler.app.writer import LeadershipLost, Leads
 
@@ -44,6 +44,16 @@ class RunStorage:
     async def get(self, key: str, what: str) -> bytes:
         return await self._patiently(lambda: self._objects.get(key), f"{what} is lost.")
 
+    async def get_whole(self, key: str, size: int, digest: str, what: str) -> bytes:
+        """The object of which that was noted. One that differs is read once more, in case that it
+        was the way and not the store; RunBroken if it does again."""
+        for _ in range(2):
+            data = await self.get(key, what)
+            if fits(data, size, digest):
+                return data
+            log.warning("an object is not as it was written", extra={"object": key})
+        raise RunBroken(f"{what} is damaged.", f"See '{key}'.")
+
     async def get_range(self, key: str, start: int, length: int, what: str) -> bytes:
         """Exactly `length` bytes."""
         lost = f"{what} is lost or damaged."
@@ -61,26 +71,26 @@ class RunStorage:
 
     async def write_lines(
         self, key: str, lines: Callable[[], AsyncIterator[bytes]], what: str
-    ) -> int:
-        """The object made of these lines, each with a newline; its bytes. `lines` is called again
-        for another try."""
+    ) -> Digest:
+        """The object made of these lines, each with a newline; what is to be noted of it. `lines`
+        is called again for another try."""
         refused = f"{what} cannot be written."
         return await self._patiently(lambda: self._write_lines(key, lines), refused)
 
-    async def _write_lines(self, key: str, lines: Callable[[], AsyncIterator[bytes]]) -> int:
-        size = 0
+    async def _write_lines(self, key: str, lines: Callable[[], AsyncIterator[bytes]]) -> Digest:
+        digest = Digest()
         buffer = bytearray()
         async with await self._objects.put_stream(key) as writer:
             async for line in lines():
                 buffer += line
                 buffer += b"\n"
                 if len(buffer) >= _WRITE_BYTES:
-                    size += len(buffer)
+                    digest.update(buffer)
                     await writer.write(bytes(buffer))
                     buffer.clear()
-            size += len(buffer)
+            digest.update(buffer)
             await writer.write(bytes(buffer))
-        return size
+        return digest
 
     async def _patiently(self, attempt: Callable[[], Awaitable[T]], broken: str) -> T:
         wait_s = RETRY_S

@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from libs.cluster.client import EtcdClient
@@ -26,6 +27,13 @@ async def scribble(objects: ObjectStore, key: str) -> None:
 async def cut_after_a_line(objects: ObjectStore, key: str) -> None:
     lines = (await objects.get(key)).splitlines(keepends=True)
     await objects.put(key, b"".join(lines[:-1]))
+
+
+async def change_a_letter(objects: ObjectStore, key: str) -> None:
+    """It is as long as before and can be read as before."""
+    data = await objects.get(key)
+    assert b'"id": "' in data
+    await objects.put(key, data.replace(b'"id": "', b'"ie": "', 1))
 
 
 async def delete(objects: ObjectStore, key: str) -> None:
@@ -67,7 +75,7 @@ def assert_owner_is_told(batch: BatchRecord, run: RunRecord) -> None:
     assert run.id not in message and "/" not in message
 
 
-@pytest.mark.parametrize("damage", [scribble, cut_after_a_line, delete])
+@pytest.mark.parametrize("damage", [scribble, cut_after_a_line, change_a_letter, delete])
 async def test_a_damaged_segment_is_not_trusted_and_the_others_are_kept(
     client: EtcdClient, objects: ObjectStore, damage: Damage
 ) -> None:
@@ -98,6 +106,80 @@ async def test_with_no_segment_left_every_line_is_in_the_error_file(
         assert_owner_is_told(batch, run)
         await assert_files_and_counts_agree(w, batch, run)
         assert (batch.output_file_id, run.output_file_id, run.completed) == (None, "", 0)
+
+
+class Flips:
+    """A store on the way from which a bit is changed, in as many reads of some objects."""
+
+    def __init__(self, behind: ObjectStore, part: str, times: int) -> None:
+        self._behind = behind
+        self._part = part
+        self.left = times
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._behind, name)
+
+    async def get(self, key: str) -> bytes:
+        return self._flipped(key, await self._behind.get(key))
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        return self._flipped(key, await self._behind.get_range(key, start, length))
+
+    def _flipped(self, key: str, data: bytes) -> bytes:
+        if self._part not in key or not self.left:
+            return data
+        self.left -= 1
+        return bytes([data[0] ^ 1]) + data[1:]
+
+
+@pytest.mark.parametrize("part", ["/segments/", "/index"])
+async def test_what_only_the_way_changed_is_read_again(
+    client: EtcdClient, objects: ObjectStore, part: str
+) -> None:
+    async with world(client, objects) as w:
+        submitted, _ = await with_three_segments(w, objects)
+        flips: Any = Flips(objects, part, times=1)
+        w.router.allow = None
+        async with scheduler_member(client, flips, "second"):
+            batch = await w.ended(submitted)
+        assert flips.left == 0
+        assert batch.status == "completed"
+        await assert_files_and_counts_agree(w, batch, await w.run(submitted))
+
+
+async def test_a_changed_index_is_not_followed(client: EtcdClient, objects: ObjectStore) -> None:
+    """A changed offset would name other bytes of the file, which may be a line's too."""
+    async with world(client, objects) as w:
+        submitted, before = await with_three_segments(w, objects)
+        index = bytearray(await objects.get(before.index_object))
+        index[-1] ^= 1
+        await objects.put(before.index_object, bytes(index))
+        async with scheduler_member(client, objects, "second"):
+            batch = await w.ended(submitted)
+        run = await w.run(submitted)
+        assert_owner_is_told(batch, run)
+        assert "index" in batch.errors[0].message
+        assert run.completed == before.completed > 0
+        assert (batch.error_file_id, run.error_file_id) == (None, "")
+
+
+async def test_a_run_from_before_digests_were_noted_goes_on(
+    client: EtcdClient, objects: ObjectStore
+) -> None:
+    async with world(client, objects) as w:
+        submitted, before = await with_three_segments(w, objects)
+        old = msgspec.to_builtins(before)
+        del old["index_digest"]
+        for ref in old["segments"]:
+            del ref["digest"]
+        await client.put(keys.run(before.id), msgspec.json.encode(old))
+        w.router.allow = None
+        async with scheduler_member(client, objects, "second"):
+            batch = await w.ended(submitted)
+        assert batch.status == "completed"
+        run = await w.run(submitted)
+        assert sum(not ref.digest for ref in run.segments) == len(before.segments)
+        await assert_files_and_counts_agree(w, batch, run)
 
 
 @pytest.mark.parametrize("lost", ["index", "input"])
