@@ -13,8 +13,8 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
@@ -62,6 +62,8 @@ class Shape:
     max_seqs: int = 4
     proxied: bool = True
     """Without, nothing is in the way of a measurement; a member cannot be cut off."""
+    flags: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Of a service, besides those that it needs."""
 
 
 class Cluster:
@@ -182,7 +184,8 @@ class Cluster:
         objects.mkdir()
         services = [self._etcd()]
         for name, module, flags in self._plan(str(objects)):
-            services.append(await self._python(name, module, flags))
+            more = self._shape.flags.get(service_of(name), ())
+            services.append(await self._python(name, module, [*flags, *more]))
         # A cut etcd is one that nobody reaches.
         self._proxies["etcd"] = [proxies[0] for proxies in self._proxies.values()]
         self._supervisor = Supervisor(services, self.logs, backoff=BACKOFF)

@@ -1,0 +1,1 @@
+"""Runs on clusters of real processes: what ends, once, whatever breaks or leaves."""
