@@ -35,17 +35,22 @@ def connect(
     *,
     max_message_bytes: int = MAX_MESSAGE_BYTES,
     keepalive_s: float = 10.0,
+    ping_timeout_s: float = 10.0,
 ) -> grpc.aio.Channel:
     """A channel to "host:port"; it connects on first use and reconnects by itself.
 
     keepalive_s: seconds between pings, also while idle, so that a vanished server is noticed.
+    ping_timeout_s: seconds that an answer to one may take, or the connection is given up.
     gRPC's own retries are off: who retries must know that the call is idempotent.
     """
     options: list[tuple[str, int | str]] = [
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", max_message_bytes),
         ("grpc.keepalive_time_ms", max(1, round(keepalive_s * 1000))),
-        ("grpc.keepalive_timeout_ms", 5000),
+        ("grpc.keepalive_timeout_ms", max(1, round(ping_timeout_s * 1000))),
+        # Without it an answer may take a minute where the server's kernel still acknowledges what
+        # is sent, as it does for a process that stands still.
+        ("grpc.http2.ping_timeout_ms", max(1, round(ping_timeout_s * 1000))),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.enable_retries", 0),

@@ -175,6 +175,7 @@ def _options(max_message_bytes: int) -> list[tuple[str, int]]:
         # And ping them, so that a client whose machine vanished stops holding KV.
         ("grpc.keepalive_time_ms", 20_000),
         ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.http2.ping_timeout_ms", 10_000),
     ]
 
 

@@ -1,9 +1,14 @@
-"""Clients that ping while they and the server are idle are never told to calm down."""
+"""Clients that ping while they and the server are idle are never told to calm down; a server that
+stands still is noticed."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import sys
 
+import grpc
 import pytest
 
 from libs.rpc import connect
@@ -34,3 +39,38 @@ async def test_pings_through_an_idle_time_and_a_long_call_break_nothing() -> Non
             await asyncio.sleep(IDLE_S / 2)  # the idle time is what is tried
             assert await unary(other, "Echo")(b"after", timeout=10) == b"after"
         assert await unary(channel, "Echo")(b"after", timeout=10) == b"after"
+
+
+SERVER = """
+import asyncio
+from libs.rpc.tests.raw import Stuck, echo, raw_service
+from libs.testing.rpc import serving
+
+async def main():
+    async with serving(raw_service(unary={"Echo": echo, "Stuck": Stuck().unary})) as rpc:
+        print(rpc.address, flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_a_call_to_a_server_that_stands_still_ends() -> None:
+    """Its kernel goes on acknowledging what is sent."""
+    server = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", SERVER, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert server.stdout is not None
+        address = (await server.stdout.readline()).decode().strip()
+        async with connect(address, keepalive_s=0.2, ping_timeout_s=0.5) as channel:
+            await unary(channel, "Echo")(b"connects")
+            running = unary(channel, "Stuck")(b"")
+            os.kill(server.pid, signal.SIGSTOP)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                async with asyncio.timeout(30):  # the default of a ping is a minute
+                    await running
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    finally:
+        server.kill()
+        await server.wait()
