@@ -18,6 +18,7 @@ class ServiceConfig:
     etcd: tuple[str, ...] = setting(
         ("127.0.0.1:2379",), "etcd endpoints, host:port separated by commas."
     )
+    etcd_plain: bool = setting(False, "Speak to etcd without TLS, although --tls is given.")
     etcd_ca: pathlib.Path | None = setting(
         None,
         "CA of etcd's certificate, PEM; with it etcd is spoken to in TLS.",
@@ -38,6 +39,11 @@ class ServiceConfig:
         minimum=0,
     )
     member: str = setting("", "This member's name in the cluster; empty: host and port make it.")
+    tls: pathlib.Path | None = setting(
+        None,
+        "Folder with tls.crt, tls.key and ca.crt: TLS for this server, for the calls to its peers, "
+        "and for etcd. The files below stand for single ones of it.",
+    )
     tls_cert: pathlib.Path | None = setting(None, "Server certificate chain, PEM.")
     tls_key: pathlib.Path | None = setting(None, "The certificate's private key, PEM.")
     tls_ca: pathlib.Path | None = setting(
@@ -56,6 +62,7 @@ class ServiceConfig:
     log_json: bool = setting(False, "Log JSON lines instead of text for people.")
 
     def __post_init__(self) -> None:
+        self._fill_from_folder()
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("--tls-cert and --tls-key go together: give both or neither.")
         if (self.etcd_cert is None) != (self.etcd_key is None):
@@ -75,3 +82,19 @@ class ServiceConfig:
         for endpoint in self.etcd:
             if not endpoint.rpartition(":")[2].isdecimal():
                 raise ConfigError(f"--etcd has {endpoint!r}, but an endpoint is host:port.")
+
+    def _fill_from_folder(self) -> None:
+        """What `tls` stands for, where it is not given by itself."""
+        if self.tls is None:
+            return
+        if not self.tls.is_dir():
+            raise ConfigError(f"--tls names {self.tls}, which is no folder.")
+        files = {"cert": "tls.crt", "key": "tls.key", "ca": "ca.crt"}
+        own = [f"tls_{part}" for part in files]
+        etcd = [f"etcd_{part}" for part in files]
+        if not self.etcd_plain and all(getattr(self, name) is None for name in etcd):
+            own += etcd
+        for name in own:
+            if getattr(self, name) is None:
+                path = self.tls / files[name.rpartition("_")[2]]
+                object.__setattr__(self, name, path)  # frozen, and not made yet

@@ -98,6 +98,8 @@ def test_a_switch_can_be_set_both_ways(text: str, value: bool) -> None:
         ),
         (["--etcd-ca", "/nowhere"], "The TLS file /nowhere does not exist."),
         (["--tls-ca", "/nowhere"], "The TLS file /nowhere does not exist."),
+        (["--tls", "/nowhere"], "--tls names /nowhere, which is no folder."),
+        (["--tls", "/"], "The TLS file /tls.crt does not exist."),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(
@@ -152,3 +154,23 @@ def test_sizes_are_binary_unless_written_decimal(text: str, value: int) -> None:
 def test_a_size_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a size"):
         parse_bytes(text)
+
+
+def test_one_folder_is_the_whole_of_tls_also_for_etcd(tmp_path: Path) -> None:
+    for name in ("tls.crt", "tls.key", "ca.crt", "other.pem"):
+        (tmp_path / name).touch()
+
+    def read(*flags: str) -> Kitchen:
+        return read_config(Kitchen, ["--tls", str(tmp_path), *flags], env={})
+
+    cert, key, ca, other = (
+        tmp_path / name for name in ("tls.crt", "tls.key", "ca.crt", "other.pem")
+    )
+    config = read()
+    assert (config.tls_cert, config.tls_key, config.tls_ca) == (cert, key, ca)
+    assert (config.etcd_cert, config.etcd_key, config.etcd_ca) == (cert, key, ca)
+    plain = read("--etcd-plain", "--tls-ca", str(other))
+    assert (plain.tls_cert, plain.tls_key, plain.tls_ca) == (cert, key, other)
+    assert (plain.etcd_cert, plain.etcd_key, plain.etcd_ca) == (None, None, None)
+    own = read("--etcd-ca", str(other))
+    assert (own.etcd_cert, own.etcd_key, own.etcd_ca) == (None, None, other)
