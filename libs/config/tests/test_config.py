@@ -156,7 +156,7 @@ def test_a_size_that_is_none_is_refused(text: str) -> None:
         parse_bytes(text)
 
 
-def test_one_folder_is_the_whole_of_tls_also_for_etcd(tmp_path: Path) -> None:
+def test_one_folder_is_the_whole_of_tls_also_for_etcd(tmp_path: pathlib.Path) -> None:
     for name in ("tls.crt", "tls.key", "ca.crt", "other.pem"):
         (tmp_path / name).touch()
 
