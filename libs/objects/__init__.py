@@ -12,6 +12,7 @@ from libs.objects.errors import (
     StoreUnavailable,
 )
 from libs.objects.keys import check_key
+from libs.objects.startup import check_store
 from libs.objects.store import ObjectInfo, ObjectStore, ObjectWriter, open_store
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "StoreFull",
     "StoreUnavailable",
     "check_key",
+    "check_store",
     "digest_of",
     "fits",
     "open_store",

@@ -13,6 +13,7 @@ ObjectStoreError
 from __future__ import annotations
 
 import errno
+import re
 
 from obstore import exceptions as obstore_errors
 
@@ -60,6 +61,7 @@ class StoreUnavailable(ObjectStoreError, errors.Unavailable):
     def __init__(self, where: str, why: str) -> None:
         message = f"The object store at {where} does not answer properly: {why}."
         super().__init__(message, "STORE_UNAVAILABLE", None, 1.0)
+        self.why = why
 
 
 STORE_FAULTS = (obstore_errors.BaseError, OSError)
@@ -97,6 +99,16 @@ def from_obstore(error: Exception, where: str, key: str) -> ObjectStoreError:
     ):
         return AccessDenied(where)
     text = str(error)
+    if "403 Forbidden" in text or "401 Unauthorized" in text:  # of a listing
+        return AccessDenied(where)
     if "(os error 20)" in text:  # ENOTDIR: a parent of the key is an object, so this is none.
         return ObjectNotFound(key)
-    return StoreUnavailable(where, text.strip().split("\n", 1)[0].rstrip(". ")[:300])
+    return StoreUnavailable(where, _why(text))
+
+
+def _why(text: str) -> str:
+    """The end of the chain of causes in obstore's message, and the store's own word for it."""
+    shown, _, _ = text.partition("\n\nDebug source")
+    cause = shown.strip().split("\n", 1)[0].rsplit(" - ", 1)[-1].partition("<")[0].rstrip(".: ")
+    code = re.search(r"<Code>(\w+)</Code>", shown)
+    return f"{cause[:300]} ({code[1]})" if code else cause[:300]

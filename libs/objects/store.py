@@ -35,6 +35,7 @@ from libs.objects.keys import check_key, check_prefix, is_key
 from libs.objects.writers import LocalWrites, ObjectWriter, RemoteWrites, Writes
 
 STREAM_CHUNK_BYTES = 1 << 20
+ENDPOINT_SETTINGS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT")
 _LIST_PAGE = 1000
 _SLACK = 1000
 _CLIENT = {"connect_timeout": timedelta(seconds=5), "timeout": timedelta(seconds=60)}
@@ -57,8 +58,17 @@ class ObjectInfo:
 class ObjectStore:
     """See the module. Every method raises `ObjectStoreError`s only; made by `open_store`."""
 
-    def __init__(self, url: str, backend: Backend, writes: Writes, sorted_listing: bool) -> None:
+    def __init__(
+        self,
+        url: str,
+        backend: Backend,
+        writes: Writes,
+        sorted_listing: bool,
+        endpoint: str = "",
+    ) -> None:
         self.url = url
+        self.endpoint = endpoint
+        """Where it is asked, when that is not the usual one of the URL's scheme."""
         self._backend = backend
         self._writes = writes
         self._sorted_listing = sorted_listing
@@ -213,8 +223,14 @@ def _open_folder(path: Path) -> ObjectStore:
 
 
 def _open_remote(url: str, options: dict[str, str]) -> ObjectStore:
-    endpoint = options.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL", "")
+    named = (options.get("endpoint"), *(os.environ.get(name) for name in ENDPOINT_SETTINGS))
+    endpoint = next((each for each in named if each), "")
     client: Any = dict(_CLIENT)
+    if endpoint and not endpoint.startswith(("http://", "https://")):
+        raise StartupError(
+            f"The endpoint {endpoint} ({ENDPOINT_SETTINGS[0]}) of the object store {url} must "
+            "begin with http:// or https://."
+        )
     if endpoint.startswith("http://"):
         client["allow_http"] = True
     try:
@@ -223,7 +239,9 @@ def _open_remote(url: str, options: dict[str, str]) -> ObjectStore:
     except STORE_FAULTS as error:
         why = str(error).strip().split("\n", 1)[0]
         raise StartupError(f"The object store URL {url} cannot be used: {why}") from error
-    return ObjectStore(url, backend, RemoteWrites(backend, url), sorted_listing=True)
+    return ObjectStore(
+        url, backend, RemoteWrites(backend, url), sorted_listing=True, endpoint=endpoint
+    )
 
 
 def _first(found: list[ObjectInfo], limit: int | None) -> list[ObjectInfo]:

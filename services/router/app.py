@@ -25,7 +25,7 @@ from libs.cluster.membership import Membership
 from libs.cluster.secret import ClusterSecret
 from libs.errors import StartupError
 from libs.models import resolve_model
-from libs.objects import ObjectStore, open_store
+from libs.objects import ObjectStore, check_store, open_store
 from libs.obs import METRICS, Metrics
 from libs.records.members import RouterInfo
 from libs.rpc import ClientTls, RpcServer, ServerTls
@@ -132,6 +132,7 @@ class Router:
 
     async def _start(self) -> None:
         self._closers.append(self._client.close)
+        await check_store(self._objects, self.maker.clock)
         self._closers.append(self._channels.aclose)
         self.parts = await self._make_parts()
         await self._listen(self.parts)
@@ -215,8 +216,7 @@ class Router:
             app,
             config.host,
             config.http_port,
-            tls_cert=config.tls_cert,
-            tls_key=config.tls_key,
+            tls=_server_tls(config),
             drain_s=config.drain_s,
         )
         add_services(self._rpc.server, parts, self.maker, config.request_timeout_s)
@@ -266,9 +266,12 @@ def _loader(config: RouterConfig) -> Load:
 
 
 def _server_tls(config: RouterConfig) -> ServerTls | None:
+    """Clients show API keys here, and members the cluster's secret."""
     if config.tls_cert is None or config.tls_key is None:
         return None
-    return ServerTls(config.tls_cert, config.tls_key, config.tls_ca)
+    return ServerTls(
+        config.tls_cert, config.tls_key, config.tls_ca if config.tls_clients else None
+    )
 
 
 def _client_tls(config: RouterConfig) -> ClientTls | None:

@@ -11,7 +11,7 @@ from libs.cluster.errors import ClusterUnavailable
 from libs.cluster.secret import ClusterSecret
 from libs.config import parse_config
 from libs.errors import StartupError
-from libs.objects import open_store
+from libs.objects import check_store, open_store
 from libs.obs import setup_logging
 from libs.records import ids
 from libs.rpc import Shutdown, run_service
@@ -35,6 +35,7 @@ async def serve(config: SchedulerConfig, shutdown: Shutdown) -> None:
     """Serve and stand for election until told to stop; then hand over at once."""
     clock = SystemClock()
     objects = open_store(config.objects)
+    await check_store(objects, clock)
     config = _named(config)
     async with cluster_of(config, shutdown) as client:
         views = ClusterViews(client)

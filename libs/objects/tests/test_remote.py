@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import socket
+from functools import partial
 
 import pytest
 
 from libs.errors import StartupError
 from libs.objects import StoreUnavailable, open_store
-from libs.objects.tests.conftest import KEYS, s3_client
+from libs.objects.tests.conftest import s3_client
+from libs.testing.s3 import KEYS
 
 
 async def test_an_aborted_stream_leaves_no_open_upload(s3_endpoint: str) -> None:
     store = open_store("s3://bucket/aborted", KEYS | {"endpoint": s3_endpoint})
-    uploads = s3_client(s3_endpoint).list_multipart_uploads
+    uploads = partial(s3_client(s3_endpoint).list_multipart_uploads, Prefix="aborted")
     writer = await store.put_stream("o")
     await writer.write(b"x" * (20 << 20))
     assert "Uploads" in uploads(Bucket="bucket")

@@ -202,10 +202,13 @@ class RunLog:
         self.record = record
 
     async def _put(self, buffer: _Buffer) -> SegmentRef:
-        self._number += 1
-        key = keys.segment_object(self.record.id, self._writer.epoch, self._number)
         data = bytes(buffer.data)
-        await self._storage.put(key, data, _RESULTS)
+        while True:
+            self._number += 1
+            key = keys.segment_object(self.record.id, self._writer.epoch, self._number)
+            # A number may be taken by what an executor of this leader wrote and never named.
+            if await self._storage.create(key, data, _RESULTS):
+                break
         digest = digest_of(data)
         return SegmentRef(object=key, lines=buffer.lines, bytes=len(data), digest=digest)
 

@@ -65,9 +65,19 @@ class RunStorage:
     async def size(self, key: str, what: str) -> int:
         return (await self._patiently(lambda: self._objects.head(key), f"{what} is lost.")).size
 
-    async def put(self, key: str, data: bytes, what: str) -> None:
-        refused = f"{what} cannot be written."
-        await self._patiently(lambda: self._objects.put(key, data), refused)
+    async def create(self, key: str, data: bytes, what: str) -> bool:
+        """Writes an object that is never replaced, so that a copy of this request that comes late
+        changes nothing. False if another one is there."""
+        return await self._patiently(lambda: self._create(key, data), f"{what} cannot be written.")
+
+    async def _create(self, key: str, data: bytes) -> bool:
+        if await self._objects.put_if_absent(key, data):
+            return True
+        try:
+            # It may be ours: the answer to the first try was lost.
+            return await self._objects.get(key) == data
+        except NotFound:
+            return False
 
     async def write_lines(
         self, key: str, lines: Callable[[], AsyncIterator[bytes]], what: str

@@ -11,6 +11,7 @@ from libs.cluster.client import EtcdClient
 from libs.cluster.ops import Compare
 from libs.objects import ObjectStore, open_store
 from libs.objects.errors import StoreUnavailable
+from libs.records import keys
 from libs.testing.etcd import EtcdProcess
 from services.scheduler.app.run_log import FlushPolicy
 from services.scheduler.app.storage import RunBroken, RunStorage
@@ -113,3 +114,53 @@ async def test_a_file_of_more_lines_than_an_index_window(
         assert batch.status == "completed"
         assert sorted(await w.custom_ids(batch.output_file_id)) == sorted(wanted)
         assert set(w.router.executed.values()) == {1}
+
+
+class LosesAnswers:
+    """A store whose answers to the first creations are lost, after they took effect."""
+
+    def __init__(self, behind: ObjectStore) -> None:
+        self._behind = behind
+        self.left = 1
+
+    async def put_if_absent(self, key: str, data: bytes) -> bool:
+        created = await self._behind.put_if_absent(key, data)
+        if self.left:
+            self.left -= 1
+            raise StoreUnavailable("the store", "the answer was lost")
+        return created
+
+    async def get(self, key: str) -> bytes:
+        return await self._behind.get(key)
+
+
+async def test_what_is_created_is_there_once_whatever_became_of_the_answer() -> None:
+    clock, store = ManualClock(), open_store("memory://")
+    losing = LosesAnswers(store)
+    storage = RunStorage(losing, Leading(), clock)  # type: ignore[arg-type]
+    creating = asyncio.create_task(storage.create("a/b", b"mine", "It"))
+    await clock.wait_for_sleepers(1)
+    clock.advance(0.25)
+    assert await creating
+    assert not await storage.create("a/b", b"another's", "It")
+    assert await store.get("a/b") == b"mine"
+
+
+async def test_a_segment_that_was_never_named_is_not_written_over(
+    client: EtcdClient, objects: ObjectStore
+) -> None:
+    """A late copy of the request that wrote it would else change a segment that is named."""
+    async with world(client, objects) as w:
+        w.router.allow = 2
+        async with scheduler_member(client, objects, "only"):
+            submitted = await w.submitter.submit(lines_of([f"ok-{n}" for n in range(6)]))
+            run = await w.recorded(submitted, 2)
+            (epoch,) = w.router.epochs
+            taken = keys.segment_object(run.id, epoch, len(run.segments) + 1)
+            await objects.put(taken, b"never named")
+            w.router.allow = None
+            batch = await w.ended(submitted)
+        assert batch.status == "completed"
+        assert await objects.get(taken) == b"never named"
+        assert taken not in [ref.object for ref in (await w.run(submitted)).segments]
+        assert len(await w.custom_ids(batch.output_file_id)) == 6
