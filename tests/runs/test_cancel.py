@@ -83,8 +83,10 @@ async def test_a_cancel_of_a_batch_that_has_ended_is_one_request_with_a_clear_an
     async def count(request: object) -> None:
         requests.append(str(request))
 
-    async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=5) as client:
-        client._client.event_hooks["request"].append(count)
+    http = openai.DefaultAsyncHttpxClient(event_hooks={"request": [count]})
+    async with openai.AsyncOpenAI(
+        base_url=url, api_key="none", max_retries=5, http_client=http
+    ) as client:
         with pytest.raises(openai.ConflictError, match="status 'completed'") as caught:
             await client.batches.cancel(batch_id)
     assert caught.value.response.headers["x-should-retry"] == "false"
