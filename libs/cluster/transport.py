@@ -16,6 +16,7 @@ from grpc import ChannelConnectivity, StatusCode, aio
 from etcd.api.etcdserverpb import rpc_pb2, rpc_pb2_grpc
 from libs.cluster.errors import ClusterError, ClusterUnavailable, OutcomeUnknown
 from libs.cluster.fate import Fate, fate_of, refused
+from libs.rpc.fresh_channel import FreshChannel
 from libs.rpc.tls import ClientTls
 
 Request = TypeVar("Request")
@@ -227,7 +228,10 @@ def _open(address: str, tls: ClientTls | None) -> aio.Channel:
     options = list(CHANNEL_OPTIONS)
     if tls.server_name:
         options.append(("grpc.ssl_target_name_override", tls.server_name))
-    return aio.secure_channel(address, tls.credentials(), options=options)
+    return FreshChannel(
+        lambda credentials: aio.secure_channel(address, credentials, options=options),
+        tls.credentials(),
+    )
 
 
 def _reason(details: str) -> str:

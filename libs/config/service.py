@@ -62,7 +62,9 @@ class ServiceConfig:
     log_json: bool = setting(False, "Log JSON lines instead of text for people.")
 
     def __post_init__(self) -> None:
-        self._fill_from_folder()
+        etcd_files = (self.etcd_ca, self.etcd_cert, self.etcd_key)
+        shared = () if self.etcd_plain or any(etcd_files) else ("etcd",)
+        fill_from_folder(self, self.tls, "tls", *shared)
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("--tls-cert and --tls-key go together: give both or neither.")
         if (self.etcd_cert is None) != (self.etcd_key is None):
@@ -83,18 +85,15 @@ class ServiceConfig:
             if not endpoint.rpartition(":")[2].isdecimal():
                 raise ConfigError(f"--etcd has {endpoint!r}, but an endpoint is host:port.")
 
-    def _fill_from_folder(self) -> None:
-        """What `tls` stands for, where it is not given by itself."""
-        if self.tls is None:
-            return
-        if not self.tls.is_dir():
-            raise ConfigError(f"--tls names {self.tls}, which is no folder.")
-        files = {"cert": "tls.crt", "key": "tls.key", "ca": "ca.crt"}
-        own = [f"tls_{part}" for part in files]
-        etcd = [f"etcd_{part}" for part in files]
-        if not self.etcd_plain and all(getattr(self, name) is None for name in etcd):
-            own += etcd
-        for name in own:
-            if getattr(self, name) is None:
-                path = self.tls / files[name.rpartition("_")[2]]
-                object.__setattr__(self, name, path)  # frozen, and not made yet
+
+def fill_from_folder(config: object, folder: pathlib.Path | None, *prefixes: str) -> None:
+    """The files `{prefix}_cert`, `_key` and `_ca` of a frozen config that is being made, from a
+    folder as Kubernetes makes it of a TLS secret, where they are not given by themselves."""
+    if folder is None:
+        return
+    if not folder.is_dir():
+        raise ConfigError(f"--tls names {folder}, which is no folder.")
+    for prefix in prefixes:
+        for part, file in (("cert", "tls.crt"), ("key", "tls.key"), ("ca", "ca.crt")):
+            if getattr(config, f"{prefix}_{part}") is None:
+                object.__setattr__(config, f"{prefix}_{part}", folder / file)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import logging
+import socket
+import ssl
+import threading
 from collections.abc import Sequence
+from socketserver import ThreadingMixIn
 from typing import TypeVar
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import generate_latest
 
 from libs.errors import StartupError
+
+log = logging.getLogger(__name__)
 
 # Seconds. Agents wait minutes happily, so the time to a first token is resolved from 5 ms to 10
 # minutes; a token's time from 0.5 ms (a GPU batch) to seconds (a loaded CPU).
@@ -93,16 +101,46 @@ def metrics_text() -> str:
     return METRICS.text()
 
 
-def serve_metrics(port: int, host: str = "127.0.0.1", metrics: Metrics = METRICS) -> int:
+class _Handler(WSGIRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing: a scrape every few seconds is no news."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A scraper that hangs up, or knows no certificate, is its own trouble."""
+        log.debug("a scrape failed", exc_info=True, extra={"client": client_address})
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6
+
+
+def serve_metrics(
+    port: int,
+    host: str = "127.0.0.1",
+    metrics: Metrics = METRICS,
+    tls: ssl.SSLContext | None = None,
+) -> int:
     """Answer GET /metrics from a daemon thread; returns the port bound (0 picks a free one).
 
     Raises StartupError when the port cannot be bound.
     """
+    app = prometheus_client.make_wsgi_app(metrics.registry)
+    kind = _Server6 if ":" in host else _Server
     try:
-        server, _ = prometheus_client.start_http_server(port, host, metrics.registry)
+        server = make_server(host.strip("[]"), port, app, kind, _Handler)
     except OSError as error:
         raise StartupError(
             f"The metrics port {port} on {host} cannot be used ({error.strerror}); give another "
             "--metrics-port."
         ) from None
+    if tls is not None:
+        # The handshake is made in the request's own thread: a slow one holds up nobody.
+        server.socket = tls.wrap_socket(
+            server.socket, server_side=True, do_handshake_on_connect=False
+        )
+    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
     return int(server.server_port)

@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 import grpc
 
 from libs.errors import DeadlineExceeded, ImpalaError, Unavailable
+from libs.rpc.fresh_channel import FreshChannel
 from libs.rpc.sending import keep_status
 from libs.rpc.server import MAX_MESSAGE_BYTES
 from libs.rpc.status import from_rpc_error
@@ -65,7 +66,10 @@ def connect(
         return grpc.aio.insecure_channel(target, options=options)
     if tls.server_name:
         options.append(("grpc.ssl_target_name_override", tls.server_name))
-    return grpc.aio.secure_channel(target, tls.credentials(), options=options)
+    return FreshChannel(
+        lambda credentials: grpc.aio.secure_channel(target, credentials, options=options),
+        tls.credentials(),
+    )
 
 
 async def call(

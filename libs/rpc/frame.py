@@ -47,6 +47,18 @@ def server_of(
     )
 
 
+def start_metrics(config: ServiceConfig) -> None:
+    """The Prometheus endpoint, where one is asked for; under TLS like the rest, and read without a
+    certificate. Raises StartupError."""
+    if config.metrics_port < 0:
+        return
+    tls = None
+    if config.tls_cert is not None and config.tls_key is not None:
+        tls = ServerTls(config.tls_cert, config.tls_key).context()
+    port = serve_metrics(config.metrics_port, config.host, tls=tls)
+    log.info("metrics", extra={"port": port})
+
+
 def server_tls(config: ServiceConfig) -> ServerTls | None:
     if config.tls_cert is None or config.tls_key is None:
         return None
@@ -154,9 +166,7 @@ async def serve_member(
     """
     await rpc.start()
     try:
-        if config.metrics_port >= 0:
-            port = serve_metrics(config.metrics_port, config.host)
-            log.info("metrics", extra={"port": port})
+        start_metrics(config)
         address = address_for_peers(config, rpc)
         member_id = member_id_of(config, service, address)
         published = {"address": address, "incarnation": incarnation, **(info or {})}

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from libs.config import ConfigError, parse_config, port_setting, setting
+from libs.config.service import fill_from_folder
 from libs.errors import ImpalaError
 from libs.rpc.channel import call, connect
 from libs.rpc.tls import ClientTls
@@ -34,6 +35,9 @@ class ProbeConfig:
     timeout_s: float = setting(
         2.0, "Seconds to wait for the answer.", minimum=0.01, env="IMPALA_PROBE_TIMEOUT_S"
     )
+    tls: pathlib.Path | None = setting(
+        None, "Folder with the server's tls.crt, tls.key and ca.crt."
+    )
     tls_cert: pathlib.Path | None = setting(None, "The server's certificate chain, PEM.")
     tls_key: pathlib.Path | None = setting(None, "The certificate's private key, PEM.")
     tls_ca: pathlib.Path | None = setting(None, "CA of the cluster, PEM.")
@@ -42,6 +46,7 @@ class ProbeConfig:
     def __post_init__(self) -> None:
         if not self.port:
             raise ConfigError("--port is required (or set IMPALA_PORT).")
+        fill_from_folder(self, self.tls, "tls")
         for path in (self.tls_cert, self.tls_key, self.tls_ca):
             if path is not None and not path.is_file():
                 raise ConfigError(f"The TLS file {path} does not exist.")
@@ -52,7 +57,7 @@ class ProbeConfig:
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     @property
-    def tls(self) -> ClientTls | None:
+    def client_tls(self) -> ClientTls | None:
         """As the server itself: without a CA its own certificate is what is trusted, and where a
         CA is given, clients must show a certificate too."""
         if self.tls_cert is None:
@@ -66,7 +71,7 @@ class ProbeConfig:
 async def probe(config: ProbeConfig) -> str:
     """The status by its name in grpc.health.v1 ("SERVING"). Raises ImpalaError without an answer:
     NotFound for a service that the server does not have."""
-    async with connect(config.target, config.tls) as channel:
+    async with connect(config.target, config.client_tls) as channel:
         answer = await call(
             health_pb2_grpc.HealthStub(channel).Check,
             health_pb2.HealthCheckRequest(service=config.service),

@@ -18,7 +18,6 @@ from libs.cluster.members import Members
 from libs.cluster.membership import Membership
 from libs.errors import StartupError
 from libs.hashing import BLOCK_TOKENS, KvNamespace
-from libs.obs import serve_metrics
 from libs.records import keys
 from libs.records.ids import fleet_name
 from libs.records.members import ModelServerInfo
@@ -29,6 +28,7 @@ from libs.rpc.frame import (
     cluster_of,
     member_id_of,
     server_of,
+    start_metrics,
 )
 from services.modelserver.adapters.hang_guard import hang_guard
 from services.modelserver.adapters.kvstore_tier import KvStoreTier
@@ -71,8 +71,7 @@ async def serve(config: ModelServerConfig, shutdown: Shutdown, load: Load) -> No
     async with contextlib.AsyncExitStack() as stack:
         await server.start()
         stack.push_async_callback(server.stop)
-        if config.metrics_port >= 0:
-            serve_metrics(config.metrics_port, config.host)
+        start_metrics(config)
         model = await _load(config, load)
         client = await stack.enter_async_context(cluster_of(config, shutdown))
         views = {

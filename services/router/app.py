@@ -39,6 +39,7 @@ from services.router.core.batch_line import FileLimits
 from services.router.execution import Executor
 from services.router.files import Files
 from services.router.fleets import Fleets
+from services.router.garbage import Garbage
 from services.router.grpc_api import SERVICES, add_services
 from services.router.http.app import http_app
 from services.router.http.server import HttpServer
@@ -157,8 +158,16 @@ class Router:
         warming = asyncio.create_task(models.keep_warm(fleets))
         self._closers.append(_later(warming.cancel))
         sweeper = Sweeper(client, self._objects, self.maker, every_s=config.sweep_s)
-        sweeping = asyncio.create_task(sweeper.run())
-        self._closers.append(_later(sweeping.cancel))
+        garbage = Garbage(
+            client,
+            self._objects,
+            self.maker,
+            every_s=config.sweep_s,
+            grace_s=config.garbage_grace_s,
+            keep_results_s=config.keep_results_s,
+        )
+        for sweep in (sweeper.run(), garbage.run()):
+            self._closers.append(_later(asyncio.create_task(sweep).cancel))
         meter = Meter(self._metrics)
         pipeline = Pipeline(steps, self.maker.clock, meter, config.member)
         request_bytes = RequestBytes(config.max_request_bytes)
@@ -182,7 +191,7 @@ class Router:
             runs=Runs(client),
             fleets=fleets,
             completions=completions,
-            results=Results(batches, self._objects, self.maker.clock),
+            results=Results(batches, files, self._objects, self.maker.clock),
             indexer=Indexer(self._objects, jobs, fleets, epochs, limits),
             executor=Executor(
                 self._objects,
@@ -269,9 +278,7 @@ def _server_tls(config: RouterConfig) -> ServerTls | None:
     """Clients show API keys here, and members the cluster's secret."""
     if config.tls_cert is None or config.tls_key is None:
         return None
-    return ServerTls(
-        config.tls_cert, config.tls_key, config.tls_ca if config.tls_clients else None
-    )
+    return ServerTls(config.tls_cert, config.tls_key, config.tls_ca if config.tls_clients else None)
 
 
 def _client_tls(config: RouterConfig) -> ClientTls | None:

@@ -16,6 +16,9 @@ class RouterConfig(ServiceConfig):
 
     port: int = port_setting(7070)
     http_port: int = port_setting(8080, "TCP port of the HTTP API; 0 picks a free one.")
+    tls_clients: bool = setting(
+        False, "Clients, too, must show a certificate of the CA, over HTTP and gRPC."
+    )
     advertise_http: str = setting("", "URL that others reach the HTTP API by; empty: as bound.")
     objects: str = setting(
         "./impala-objects", "Object store: a folder, or an s3://, gs:// or az:// URL."
@@ -44,6 +47,17 @@ class RouterConfig(ServiceConfig):
     sweep_s: float = setting(
         600.0, "Seconds between looks for expired files, whose content is deleted.", minimum=1
     )
+    garbage_grace_s: float = setting(
+        3600.0,
+        "Seconds that an object may be without a record that names it before it is deleted; 0 = "
+        "none is ever deleted.",
+        minimum=0,
+    )
+    keep_results_s: float = setting(
+        7 * 86_400.0,
+        "Seconds that the results of an ended batch can be read line by line; its files remain.",
+        minimum=0,
+    )
     max_request_bytes: int = setting(
         256 << 20,
         "Bytes of requests held at once, by one account half of that; what comes beyond is told to "
@@ -56,6 +70,8 @@ class RouterConfig(ServiceConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.tls_clients and self.tls_ca is None:
+            raise ConfigError("--tls-clients needs a CA: give --tls or --tls-ca.")
         if self.no_auth and not is_loopback(self.host):
             raise ConfigError(
                 f"--no-auth is for loopback only, and --host is {self.host}: make API keys with "

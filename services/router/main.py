@@ -7,17 +7,16 @@ import sys
 
 from libs.config import parse_config
 from libs.errors import StartupError
-from libs.obs import serve_metrics, setup_logging
+from libs.obs import setup_logging
 from libs.rpc import Shutdown, run_service
-from libs.rpc.frame import cluster_of
+from libs.rpc.frame import cluster_of, start_metrics
 from services.router.app import Router
 from services.router.config import RouterConfig
 
 
 async def serve(config: RouterConfig, shutdown: Shutdown) -> None:
     """Serves until the shutdown is requested, then drains."""
-    if config.metrics_port >= 0:
-        serve_metrics(config.metrics_port, config.host)
+    start_metrics(config)
     async with cluster_of(config, shutdown):
         pass  # The router's own client finds an etcd that answers.
     async with Router(config) as router:

@@ -3,13 +3,16 @@
 import io
 import json
 import logging
+import ssl
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from libs.errors import StartupError
 from libs.obs import TTFT_BUCKETS, Metrics, metrics_text, serve_metrics, setup_logging
+from libs.testing.tls import Authority
 
 
 @pytest.fixture
@@ -88,6 +91,25 @@ def test_metrics_are_served_over_http_and_a_taken_port_is_one_sentence() -> None
         assert "answer 42.0" in response.read().decode()
     with pytest.raises(StartupError, match=f"The metrics port {port} on 127.0.0.1 cannot be used"):
         serve_metrics(port, metrics=metrics)
+
+
+def test_metrics_are_served_under_tls_and_a_scraper_without_it_is_no_news(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    authority = Authority(tmp_path)
+    cert, key = authority.issue("metrics")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    metrics = Metrics()
+    metrics.gauge("answer", "The answer.").set(42)
+    port = serve_metrics(0, metrics=metrics, tls=context)
+    with pytest.raises(OSError, match=r"."):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5)
+    trusting = ssl.create_default_context(cafile=authority.cert)
+    url = f"https://127.0.0.1:{port}/metrics"
+    with urllib.request.urlopen(url, timeout=5, context=trusting) as response:
+        assert "answer 42.0" in response.read().decode()
+    assert capsys.readouterr().err == ""
 
 
 def test_the_process_metrics_tell_about_the_process() -> None:

@@ -78,7 +78,7 @@ class TestExposure:
 
     @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org", ""])
     async def test_anything_else_is_refused_without_protection(self, host: str) -> None:
-        with pytest.raises(ConfigError, match="unprotected: give --tls-cert and --tls-key"):
+        with pytest.raises(ConfigError, match="unprotected: give --tls"):
             RpcServer([], host, metrics=Metrics())
         check_exposure(host, protected=True)
 

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from pathlib import Path
 
+import grpc
 import pytest
 
-from libs.errors import StartupError, Unavailable
+from libs.config import ConfigError
+from libs.errors import ImpalaError, Unavailable
 from libs.obs import Metrics
 from libs.rpc import ClientTls, RpcServer, ServerTls, call, connect
-from libs.rpc.tests.raw import echo, raw_service, unary
+from libs.rpc.fresh_channel import FreshChannel
+from libs.rpc.reloaded import LOOK_EVERY_S, Reloaded
+from libs.rpc.tests.raw import Stuck, echo, raw_service, unary
+from libs.rpc.tls import read_pair
 from libs.testing.rpc import serving
 from libs.testing.tls import Authority
+from libs.testing.waiting import eventually
 
 
 @pytest.fixture(scope="module")
@@ -60,5 +68,142 @@ async def test_a_broken_certificate_is_one_sentence(tmp_path: Path) -> None:
     bad = tmp_path / "bad.pem"
     bad.write_text("not a certificate")
     rpc = RpcServer([], tls=ServerTls(bad, bad), metrics=Metrics())
-    with pytest.raises(StartupError, match="check certificate and key"):
+    with pytest.raises(ConfigError, match=r"bad\.pem cannot be used: it is not PEM"):
         await rpc.start()
+
+
+class Folder:
+    """tls.crt, tls.key and ca.crt behind a link, as Kubernetes mounts a secret: renewed all at
+    once by another link in place of `..data`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._version = 0
+        path.mkdir()
+        for name in ("tls.crt", "tls.key", "ca.crt"):
+            (path / name).symlink_to(Path("..data") / name)
+
+    def renew(self, authority: Authority) -> None:
+        self._version += 1
+        data = self.path / f"..{self._version}"
+        data.mkdir()
+        cert, key = authority.issue(f"v{self._version}")
+        for source, name in ((cert, "tls.crt"), (key, "tls.key"), (authority.cert, "ca.crt")):
+            (data / name).write_bytes(source.read_bytes())
+        link = self.path / "..new"
+        link.symlink_to(data.name)
+        link.replace(self.path / "..data")
+
+    @property
+    def server(self) -> ServerTls:
+        return ServerTls(self.path / "tls.crt", self.path / "tls.key", self.path / "ca.crt")
+
+    @property
+    def client(self) -> ClientTls:
+        return ClientTls(self.path / "ca.crt", self.path / "tls.crt", self.path / "tls.key")
+
+
+def authority_in(folder: Path) -> Authority:
+    folder.mkdir()
+    return Authority(folder)
+
+
+async def is_served(channel: grpc.aio.Channel) -> bool:
+    with contextlib.suppress(ImpalaError):
+        return bool(await call(unary(channel, "Echo"), b"x", timeout_s=5) == b"x")
+    return False
+
+
+async def is_served_anew(address: str, tls: ClientTls) -> bool:
+    async with connect(address, tls) as channel:
+        return await is_served(channel)
+
+
+async def test_renewed_certificates_are_served_to_new_connections_and_old_ones_go_on(
+    tmp_path: Path,
+) -> None:
+    old, new = authority_in(tmp_path / "old"), authority_in(tmp_path / "new")
+    servers, clients = Folder(tmp_path / "servers"), Folder(tmp_path / "clients")
+    servers.renew(old)
+    clients.renew(old)
+    known_to_new = ClientTls(new.cert, *new.issue("newcomer"))
+    stuck = Stuck()
+    service = raw_service(unary={"Echo": echo, "Stuck": stuck.unary})
+    async with (
+        serving(service, tls=servers.server) as rpc,
+        connect(rpc.address, clients.client) as channel,
+    ):
+        running = asyncio.create_task(call(unary(channel, "Stuck"), b"", timeout_s=60))
+        await stuck.started.wait()
+        assert not await is_served_anew(rpc.address, known_to_new)
+
+        servers.renew(new)
+        await eventually(lambda: is_served_anew(rpc.address, known_to_new))
+        assert await is_served(channel), "its connection is from before"
+        clients.renew(new)
+        await eventually(lambda: is_served(channel))
+        assert not await is_served_anew(rpc.address, ClientTls(old.cert, *old.issue("late")))
+        assert not running.done()
+        running.cancel()
+        async with asyncio.timeout(5):
+            await stuck.cancelled.wait()
+
+
+async def test_a_channel_whose_certificate_was_renewed_is_closed_after_its_last_call(
+    tmp_path: Path, authority: Authority
+) -> None:
+    clients = Folder(tmp_path / "clients")
+    clients.renew(authority)
+    stuck = Stuck()
+    service = raw_service(unary={"Echo": echo, "Stuck": stuck.unary})
+    tls = ServerTls(*authority.issue("server"), client_ca=authority.cert)
+    opened: list[grpc.aio.Channel] = []
+    async with serving(service, tls=tls) as rpc:
+
+        def open_(credentials: grpc.ChannelCredentials) -> grpc.aio.Channel:
+            opened.append(grpc.aio.secure_channel(rpc.address, credentials))
+            return opened[-1]
+
+        async with FreshChannel(open_, clients.client.credentials()) as channel:
+            running = asyncio.create_task(call(unary(channel, "Stuck"), b"", timeout_s=60))
+            await stuck.started.wait()
+            clients.renew(authority)
+
+            async def is_replaced() -> bool:
+                assert await is_served(channel)
+                return len(opened) == 2
+
+            await eventually(is_replaced)
+            assert not running.done()
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            shutdown = grpc.ChannelConnectivity.SHUTDOWN
+            await eventually(lambda: opened[0].get_state() is shutdown)
+            assert await is_served(channel)
+
+
+def test_files_that_do_not_belong_together_leave_what_was_there_until_they_do(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority, now = authority_in(tmp_path / "ca"), [0.0]
+    cert, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+
+    def write(path: Path, source: Path) -> None:
+        path.write_bytes(source.read_bytes())
+        now[0] += LOOK_EVERY_S
+
+    first, second = authority.issue("first"), authority.issue("second")
+    write(cert, first[0])
+    write(key, first[1])
+    pair = Reloaded([cert, key], lambda: read_pair(cert, key), lambda: now[0])
+    assert pair.current() == (first[1].read_bytes(), first[0].read_bytes())
+    write(cert, second[0])
+    for _ in range(3):
+        assert pair.current() == (first[1].read_bytes(), first[0].read_bytes())
+        now[0] += LOOK_EVERY_S
+    assert caplog.text.count("do not belong together") == 1
+    key.unlink()
+    now[0] += LOOK_EVERY_S
+    assert pair.current() == (first[1].read_bytes(), first[0].read_bytes())
+    write(key, second[1])
+    assert pair.current() == (second[1].read_bytes(), second[0].read_bytes())

@@ -7,12 +7,12 @@ import contextlib
 import errno
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from libs.errors import StartupError
+from libs.rpc import ServerTls
 from libs.rpc.frame import is_wildcard
 from services.router.http.protocol import Protocol
 
@@ -57,15 +57,14 @@ class HttpServer:
         host: str,
         port: int,
         *,
-        tls_cert: Path | None = None,
-        tls_key: Path | None = None,
+        tls: ServerTls | None = None,
         drain_s: float,
     ) -> None:
-        """Raises StartupError where the port cannot be had."""
+        """Raises StartupError where the port cannot be had or certificates cannot be used."""
         self._socket = _bind(host, port)
         self.port: int = self._socket.getsockname()[1]
         self._host = host
-        self._scheme = "https" if tls_cert else "http"
+        self._scheme = "http" if tls is None else "https"
         self.url = self._url(host)
         config = uvicorn.Config(
             app,
@@ -79,8 +78,7 @@ class HttpServer:
             backlog=BACKLOG,
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=max(1, round(drain_s)),
-            ssl_certfile=tls_cert,
-            ssl_keyfile=tls_key,
+            ssl_context_factory=None if tls is None else lambda *_: tls.context(),
         )
         self._server = _Server(config)
         self._farewell_s = min(FAREWELL_S, drain_s / 10)
