@@ -171,6 +171,12 @@ class ObjectStore:
             if not isinstance(mapped, ObjectNotFound):
                 raise mapped from error
 
+    async def sweep_unfinished(self, older_than_s: float) -> int:
+        """Removes what writers that are gone had written and never closed; how many. Of a folder,
+        those of dead processes; of S3 with keys of the configuration, multipart uploads begun
+        longer ago; of other stores nothing: give the bucket a rule that ends them."""
+        return await self._writes.sweep_unfinished(older_than_s)
+
     async def _listing(self, folder: str | None, after: str | None) -> AsyncIterator[ObjectInfo]:
         try:
             pages = obstore.list(self._backend, folder, offset=after, chunk_size=_LIST_PAGE)

@@ -21,7 +21,7 @@ from libs.objects.errors import (
     from_obstore,
     from_os,
 )
-from libs.objects.staging import StagedFile
+from libs.objects.staging import StagedFile, sweep
 
 PART_BYTES = 8 << 20
 """Bytes held before a part goes to a remote store (S3's least is 5 MiB)."""
@@ -75,6 +75,10 @@ class Writes(ABC):
     @abstractmethod
     async def open(self, key: str) -> ObjectWriter: ...
 
+    @abstractmethod
+    async def sweep_unfinished(self, older_than_s: float) -> int:
+        """As `ObjectStore.sweep_unfinished`."""
+
 
 class LocalWrites(Writes):
     """Writes to a folder, on worker threads."""
@@ -101,6 +105,12 @@ class LocalWrites(Writes):
             return _LocalWriter(self._root, key, await asyncio.to_thread(StagedFile, self._root))
         except OSError as error:
             raise _local_error(error, self._root, key) from error
+
+    async def sweep_unfinished(self, older_than_s: float) -> int:
+        try:
+            return await asyncio.to_thread(sweep, self._root)
+        except OSError as error:
+            raise _local_error(error, self._root, "") from error
 
 
 def _local_error(error: OSError, root: Path, key: str) -> ObjectStoreError:
@@ -157,6 +167,9 @@ class RemoteWrites(Writes):
     async def open(self, key: str) -> ObjectWriter:
         writer = obstore.open_writer_async(self._backend, key, buffer_size=PART_BYTES)
         return _RemoteWriter(writer, self.where, key)
+
+    async def sweep_unfinished(self, older_than_s: float) -> int:
+        return 0
 
 
 def _remote_error(error: Exception, where: str, key: str) -> ObjectStoreError:

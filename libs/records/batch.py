@@ -162,6 +162,8 @@ class RunRecord(msgspec.Struct, kw_only=True):
     unanswered: int = 0
     """Of `failed`: lines that had no outcome when the run was cancelled, expired or broke."""
     segments: list[SegmentRef] = []
+    released: bool = False
+    """The run ended long ago and its segments are gone: its results are in its files."""
     losses: dict[int, int] = {}
     """Line without an outcome -> how often what ran it was lost; lines in no loss are left out."""
     output_file_id: str = ""

@@ -6,7 +6,7 @@ Members, elections, accounts and API keys are libs.cluster's own: libs/cluster/k
 from urllib.parse import quote
 
 from libs.cluster.keys import ELECTIONS as ELECTIONS
-from libs.cluster.keys import ROOT
+from libs.cluster.keys import ROOT as ROOT
 
 JOBS = ROOT + "jobs/"
 FILES = ROOT + "files/"
@@ -20,6 +20,9 @@ IDEMPOTENCY = ROOT + "idempotency/"
 VERSIONS = ROOT + "versions/"
 VERSION_DIGESTS = ROOT + "version-digests/"
 VERSION_TENSORS = ROOT + "version-tensors/"
+STORE_MARK = ROOT + "cluster/store"
+STORE_MARK_OBJECT = "cluster"
+"""The same random bytes in etcd and in the object store: what of them belong together."""
 
 ELECTION_INTAKE = "intake"
 

@@ -6,6 +6,7 @@ libs.errors.FailedPrecondition
   FileInUse        a batch that is not terminal refers to the file
   JobInUse         a batch that is not terminal runs on the job
   BatchEnded       a cancel came after the end
+  ResultsReleased  the batch ended long ago: its results are read from its files
 libs.errors.AlreadyExists
   IdempotencyKeyReused  the key has made something else
 libs.errors.Unavailable
@@ -71,6 +72,20 @@ class JobInUse(errors.FailedPrecondition):
 class BatchEnded(errors.FailedPrecondition):
     def __init__(self, status: str) -> None:
         super().__init__(f"Cannot cancel a batch with status '{status}'.", "BATCH_ENDED", "id")
+
+
+class ResultsReleased(errors.FailedPrecondition):
+    def __init__(self, output_file_id: str | None, error_file_id: str | None) -> None:
+        files = " and ".join(each for each in (output_file_id, error_file_id) if each)
+        message = (
+            "The batch ended too long ago for its results to be read from that line on: read them "
+            f"from the first one on, or its files ({files or 'none'})."
+        )
+        super().__init__(message, "RESULTS_RELEASED", "after")
+        self.files = (output_file_id, error_file_id)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), self.files
 
 
 class IdempotencyKeyReused(errors.AlreadyExists):

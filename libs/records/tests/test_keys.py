@@ -16,6 +16,7 @@ ETCD = {
     "/impala/accounts/<account>": cluster_keys.ACCOUNTS + "<account>",
     "/impala/api-keys/<sha256>": cluster_keys.API_KEYS + "<sha256>",
     "/impala/cluster/secret": cluster_keys.SECRET,
+    "/impala/cluster/store": keys.STORE_MARK,
     "/impala/jobs/<job_id>": keys.job("<job_id>"),
     "/impala/files/<account>/<file_id>": keys.file("<account>", "<file_id>"),
     "/impala/refs/file/<file_id>/<batch_id>": keys.file_ref("<file_id>", "<batch_id>"),
@@ -38,6 +39,7 @@ NUMBERED = {
 }
 OBJECTS = {
     "files/<account>/<file_id>": keys.file_object("<account>", "<file_id>"),
+    "cluster": keys.STORE_MARK_OBJECT,
     "runs/<run_id>/index": keys.index_object("<run_id>"),
     "runs/<run_id>/segments/<epoch>-<n>": keys.segment_object("<run_id>", 7, 3),
 }

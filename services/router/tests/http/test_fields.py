@@ -92,7 +92,7 @@ async def test_an_uploads_fields(stage: Stage) -> None:
         error = answer.json()["error"]
         assert answer.status_code == 400, changes
         assert (error["param"], error["code"]) == (param, code), changes
-    assert await stage.objects.list() == []
+    assert await stage.objects.list("files") == []
 
 
 LISTS = ["/v1/files", "/v1/batches", "/imp/v1/runs", "/imp/v1/jobs"]

@@ -61,7 +61,7 @@ async def test_a_batch_file_that_is_not_utf8_is_refused_at_upload(
     with pytest.raises(openai.BadRequestError, match="utf-8") as caught:
         await stage.openai().files.create(file=("in.jsonl", content), purpose="batch")
     assert caught.value.code == "invalid_utf8"
-    assert await stage.objects.list() == []
+    assert await stage.objects.list("files") == []
     assert (await stage.openai().files.create(file=content, purpose="user_data")).bytes
 
 
@@ -69,7 +69,7 @@ async def test_an_empty_batch_file_is_refused_at_upload(stage: Stage) -> None:
     with pytest.raises(openai.BadRequestError, match="empty") as caught:
         await stage.openai().files.create(file=("in.jsonl", b""), purpose="batch")
     assert (caught.value.code, caught.value.param) == ("empty_file", "file")
-    assert await stage.objects.list() == []
+    assert await stage.objects.list("files") == []
     assert (await stage.openai().files.create(file=("a", b""), purpose="user_data")).bytes == 0
 
 
@@ -107,7 +107,7 @@ async def test_an_upload_that_is_no_form_is_refused_and_leaves_nothing(stage: St
         answer = await http.post("/v1/files", content=body, headers=headers)
         assert answer.status_code == 400
         assert answer.json()["error"]["param"] == param
-    assert await stage.objects.list() == []
+    assert await stage.objects.list("files") == []
 
 
 async def test_an_upload_that_is_cut_off_leaves_nothing(stage: Stage) -> None:
@@ -121,7 +121,7 @@ async def test_an_upload_that_is_cut_off_leaves_nothing(stage: Stage) -> None:
     await writer.drain()
     writer.close()
     await reader.read()
-    assert await stage.objects.list() == []
+    assert await stage.objects.list("files") == []
     assert (await stage.http().get("/v1/files")).json()["data"] == []
 
 
@@ -249,7 +249,7 @@ async def test_a_batch_file_over_the_limit_is_400(bare: Stage) -> None:
     assert (await client.files.create(file=b"x" * 1001, purpose="user_data")).bytes == 1001
     with pytest.raises(openai.BadRequestError):
         await client.files.create(file=b"x" * 5001, purpose="user_data")
-    assert len(await bare.objects.list()) == 1
+    assert len(await bare.objects.list("files")) == 1
 
 
 async def test_content_is_given_back_byte_for_byte(stage: Stage) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import grpc
 import httpx
 import msgspec
 import pytest
@@ -192,3 +193,25 @@ async def _polls(
         if not seen or now[0] != seen[-1][0]:
             seen.append(now)
     return seen
+
+
+async def test_results_that_were_released_come_from_the_files(stage: Stage) -> None:
+    leader = await Leader.of_new_batch(stage)
+    await leader.record(LINES[0], LINES[3], LINES[1])
+    for field, content in (("output", LINES[0] + b"\n" + LINES[1]), ("error", LINES[3])):
+        made = await stage.openai().files.create(file=content + b"\n", purpose="user_data")
+        setattr(leader.batch, f"{field}_file_id", made.id)
+    leader.run.segments, leader.run.released = [], True
+    await leader.end()
+    path = f"/imp/v1/batches/{leader.batch.id}/results"
+    answer = await stage.http().get(path, params={"follow": "true"})
+    assert answer.content.splitlines() == [LINES[0], LINES[1], LINES[3]]
+    async with connect(stage.router.address) as channel:
+        request = router_pb2.ResultsRequest(batch_id=leader.batch.id, after=1)
+        with pytest.raises(grpc.RpcError) as caught:
+            await anext(aiter(router_pb2_grpc.BatchesStub(channel).Results(request)))
+    assert isinstance(caught.value, grpc.aio.AioRpcError)
+    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert leader.batch.output_file_id and leader.batch.output_file_id in str(
+        caught.value.details()
+    )
