@@ -64,6 +64,12 @@ class StoreUnavailable(ObjectStoreError, errors.Unavailable):
         self.why = why
 
 
+PASSING = (StoreFull, ReadOnly, AccessDenied, StoreUnavailable)
+"""Those that end without the caller's doing: the store comes back, or an operator frees space or
+gives access. Who must go on waits for that; who has a client says "come back"."""
+PASSING_REASONS = frozenset({"STORE_FULL", "READ_ONLY", "ACCESS_DENIED", "STORE_UNAVAILABLE"})
+"""Of the same, as another process tells them."""
+
 STORE_FAULTS = (obstore_errors.BaseError, OSError)
 """What a call of obstore may raise, for `except`."""
 

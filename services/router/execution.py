@@ -20,6 +20,7 @@ from libs import errors
 from libs.clock import Clock
 from libs.cluster.epochs import Epochs, stale
 from libs.objects import ObjectStore, ObjectStoreError
+from libs.objects.errors import PASSING
 from libs.records import keys
 from services.router.call import BatchOrigin, Call, Trace
 from services.router.completions import Completions, Reply
@@ -36,6 +37,7 @@ from services.router.steps import is_servers_end
 
 log = logging.getLogger(__name__)
 
+READ_RETRY_S, MAX_READ_RETRY_S = 0.5, 10.0
 _TRACE_ID, _PARENT_ID, _TOOL = "x-impala-trace-id", "x-impala-parent-trace-id", "x-impala-tool"
 
 
@@ -177,9 +179,22 @@ class Execution:
                 return
 
     async def _read(self, part: Range) -> bytes:
-        return await self._executor.objects.get_range(
-            self.order.input_object, part.start, part.length
-        )
+        """Waits for a store that is away, as long as a line may take: a line that could not be read
+        was not tried, and should not use up its tries."""
+        give_up_at = self._clock.now() + self._executor.line_timeout_s
+        wait_s = READ_RETRY_S
+        while True:
+            try:
+                return await self._executor.objects.get_range(
+                    self.order.input_object, part.start, part.length
+                )
+            except PASSING as error:
+                if self._clock.now() + wait_s > give_up_at:
+                    raise
+                fields = {"run": self.order.run_id, "why": error.message}
+                log.warning("the object store must be asked again", extra=fields)
+            await self._clock.sleep(wait_s)
+            wait_s = min(MAX_READ_RETRY_S, 2 * wait_s)
 
     async def _line(
         self, at: LineAt, part: Range, content: asyncio.Task[bytes], started: float

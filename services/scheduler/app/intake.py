@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from libs.errors import (
     NotFound,
     PermissionDenied,
 )
+from libs.objects.errors import PASSING_REASONS
 from libs.records import keys
 from libs.records.batch import BatchError, BatchRecord, FileRecord, Job, LedgerRecord, RunRecord
 from libs.records.ids import fleet_name
@@ -37,6 +39,8 @@ Move = tuple[BatchRecord, list[Op]]
 """A batch's next record, and what is written with it."""
 
 _FINAL = (NotFound, InvalidArgument, FailedPrecondition, PermissionDenied, DataLoss)
+_PASSING = PASSING_REASONS | {"CLUSTER_UNAVAILABLE"}
+"""Reasons that are no fault of the file or the router: they use up no attempts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +144,8 @@ class Intake:
         return self._begin(batch, indexed, job, await self._fleet(batch, job))
 
     async def _index(self, batch: BatchRecord) -> Indexed:
-        """Raises the last ImpalaError when it never went well."""
+        """Raises the last ImpalaError when it never went well. While the object store or etcd is
+        away from the router it waits: for as long as the batch may, see `_unless_stopped`."""
         file = await self._writer.read(keys.file(batch.account, batch.input_file_id), FileRecord)
         ask = IndexAsk(
             run_id=batch.run_id,
@@ -154,19 +159,22 @@ class Intake:
             input_digest=file.digest if file else "",
         )
         wait_s = self._settings.retry_s
-        for attempt in range(1, self._settings.max_attempts + 1):
+        failures = 0
+        for attempt in itertools.count(1):
             address = await self._some_router(attempt)
             try:
                 async with self._slots:
                     return await self._routers.index(address, ask)
             except ImpalaError as error:
-                if isinstance(error, _FINAL) or attempt == self._settings.max_attempts:
-                    raise
+                if error.reason not in _PASSING:
+                    failures += 1
+                    if isinstance(error, _FINAL) or failures == self._settings.max_attempts:
+                        raise
                 fields = {"batch": batch.id, "router": address, "why": error.message}
                 log.warning("indexing is tried again", extra=fields)
             await self._clock.sleep(wait_s)
             wait_s = min(self._settings.max_retry_s, 2 * wait_s)
-        raise AssertionError("the last attempt returns or raises")
+        raise AssertionError("attempts are counted without end")
 
     async def _some_router(self, attempt: int) -> str:
         """Another one each time; waits while there is none."""

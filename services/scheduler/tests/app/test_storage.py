@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from libs.clock import ManualClock
 from libs.cluster.client import EtcdClient
 from libs.cluster.ops import Compare
+from libs.errors import ImpalaError, Unavailable
 from libs.objects import ObjectStore, open_store
-from libs.objects.errors import StoreUnavailable
+from libs.objects.errors import AccessDenied, ReadOnly, StoreFull, StoreUnavailable
 from libs.records import keys
 from libs.testing.etcd import EtcdProcess
+from services.scheduler.app.intake import IntakeSettings
 from services.scheduler.app.run_log import FlushPolicy
 from services.scheduler.app.storage import RunBroken, RunStorage
 from services.scheduler.app.writer import LeadershipLost
@@ -164,3 +167,44 @@ async def test_a_segment_that_was_never_named_is_not_written_over(
         assert await objects.get(taken) == b"never named"
         assert taken not in [ref.object for ref in (await w.run(submitted)).segments]
         assert len(await w.custom_ids(batch.output_file_id)) == 6
+
+
+class Refuses:
+    """A store that refuses the first writes of an index."""
+
+    def __init__(self, behind: ObjectStore, error: ImpalaError, times: int) -> None:
+        self._behind = behind
+        self._error = error
+        self.left = times
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._behind, name)
+
+    async def put(self, key: str, data: bytes) -> None:
+        if self.left:
+            self.left -= 1
+            raise self._error
+        await self._behind.put(key, data)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ReadOnly("/objects", "it is frozen"),
+        StoreFull("/objects"),
+        AccessDenied("s3://bucket"),
+        StoreUnavailable("s3://bucket", "it is away"),
+        Unavailable("etcd is away", "CLUSTER_UNAVAILABLE"),
+    ],
+)
+async def test_a_new_batch_waits_for_the_store_however_often_it_was_asked(
+    client: EtcdClient, objects: ObjectStore, error: ImpalaError
+) -> None:
+    async with world(client, objects) as w:
+        intake = IntakeSettings(max_attempts=2, retry_s=0.005, max_retry_s=0.01)
+        refusing: Any = Refuses(objects, error, times=6)
+        w.router.objects = refusing
+        async with scheduler_member(client, objects, intake=intake):
+            submitted = await w.submitter.submit(lines_of(["ok-1"]))
+            assert (await w.ended(submitted)).status == "completed"
+        assert refusing.left == 0
