@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import random
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,7 +14,7 @@ from typing import Any
 from uuid import uuid4
 
 from libs.testing.waiting import eventually
-from tests.robustness.cluster import LEASES, Cluster
+from tests.robustness.cluster import Cluster
 from tests.robustness.faults import Fault, Kind, draw_round
 from tests.robustness.history import Expected, History, Injected, Polled, Unclear
 from tests.robustness.model import TERMINAL, Broken, Violation, check
@@ -22,6 +23,8 @@ from tests.robustness.work import Work
 
 UP_WITHIN_S = 60.0
 SUBMIT_WITHIN_S = 60.0
+DAY, HOUR = "24h", "1h"
+"""Completion windows: no clock here jumps by a day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,8 @@ class Report:
     injections: list[Injection] = field(default_factory=list)
     rounds: int = 0
     lines: int = 0
+    ends: Counter[str] = field(default_factory=Counter)
+    """How the batches ended."""
     missed: int = 0
     """Faults whose batches had ended before; not counted."""
     undisturbed: list[tuple[int, Violation]] = field(default_factory=list)
@@ -63,11 +68,12 @@ class Report:
 @dataclass(frozen=True, slots=True)
 class Task:
     """A batch to be run, and the answers it must give. cancel_at: share of its lines that are
-    recorded when a cancel is asked for."""
+    recorded when a cancel is asked for. window: of completion; the shortest one can expire."""
 
     work: Work
     answers: dict[str, str | None]
     cancel_at: float | None = None
+    window: str = DAY
 
 
 MakeTasks = Callable[[random.Random], Sequence[Task]]
@@ -97,7 +103,7 @@ class Campaign:
         was found."""
         while len(self.report.injections) < faults and not self.report.violations:
             self._round += 1
-            drawn = draw_round(self._settings.seed, self._round, self._cluster.members, LEASES)
+            drawn = draw_round(self._settings.seed, self._round, self._cluster.ground)
             await self.round(drawn)
         return self.report
 
@@ -130,10 +136,10 @@ class Campaign:
 
     async def _submit_and_watch(self, recorder: Recorder, task: Task) -> None:
         settings = self._settings
-        expected = Expected(task.answers, settings.within_s)
+        expected = Expected(task.answers, settings.within_s, expires=task.window == HOUR)
         try:
             async with asyncio.timeout(SUBMIT_WITHIN_S):
-                batch = await recorder.submit(task.work.content, uuid4().hex, expected)
+                batch = await recorder.submit(task.work.content, uuid4().hex, expected, task.window)
         except TimeoutError:
             await recorder.note(Unclear(time.monotonic(), "POST /v1/batches", "never"))
             return
@@ -180,14 +186,18 @@ class Campaign:
                 cluster.kill(fault.members)
             case Kind.TERMINATE:
                 cluster.terminate(member)
-            case Kind.PAUSE:
-                await cluster.pause(member, fault.lasts_s)
+            case Kind.PAUSE | Kind.QUORUM:
+                await cluster.pause(fault.members, fault.lasts_s)
             case Kind.CUT:
                 cluster.cut(member)
             case Kind.PARTITION:
                 await cluster.partition(member, fault.lasts_s)
             case Kind.DISK_FULL:
                 await cluster.fill_disk(member, fault.lasts_s)
+            case Kind.CLOCK | Kind.EXPIRY:
+                await cluster.jump(fault.members, fault.shift_s, fault.lasts_s)
+            case Kind.FROZEN | Kind.STORE_ERRORS | Kind.STORE_SLOW | Kind.STORE_CUT:
+                await cluster.break_store(fault.kind, fault.lasts_s)
 
     # ---- what came of it
 
@@ -206,6 +216,8 @@ class Campaign:
         report = self.report
         report.rounds += 1
         report.lines += lines
+        last = {event.batch: event.status for event in history.events if isinstance(event, Polled)}
+        report.ends.update(last.values())
         injected = [event for event in history.events if isinstance(event, Injected)]
         found = [Injection(self._round, e.fault, resume_s(history, e.at)) for e in injected]
         report.injections += found

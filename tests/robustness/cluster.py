@@ -21,7 +21,7 @@ from typing import Literal, Self
 
 import httpx
 
-from libs.testing.etcd import etcd_binary
+from libs.testing.clock_shift import env_for, shift
 from libs.testing.waiting import eventually
 from services.cli.core.backoff import Backoff
 from services.cli.core.supervision import Phase, Unit
@@ -30,8 +30,10 @@ from services.cli.net import PortPicker
 from services.cli.supervisor.probes import every, grpc_serving, http_ok
 from services.cli.supervisor.service import Service
 from services.cli.supervisor.supervisor import Supervisor
-from tests.robustness.faults import Leases, service_of
+from tests.robustness.etcds import etcd_service, make_nodes
+from tests.robustness.faults import ALWAYS, CLOCK_KINDS, Ground, Kind, Leases, service_of
 from tests.robustness.proxy import HOST, Proxy
+from tests.robustness.store import FolderStore, S3Store, Store
 
 MODEL = "robust"
 START_WITHIN_S = 120.0
@@ -64,6 +66,10 @@ class Shape:
     """Without, nothing is in the way of a measurement; a member cannot be cut off."""
     flags: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Of a service, besides those that it needs."""
+    objects: Literal["folder", "s3"] = "folder"
+    etcd_nodes: int = 1
+    clocks: bool = False
+    """Every service follows a clock of its own, which can be put forth and back."""
 
 
 class Cluster:
@@ -75,7 +81,8 @@ class Cluster:
         """Leave the folder behind, for whoever looks into what went wrong."""
         self._shape = shape
         self._picker = PortPicker()
-        self._etcd_port = self._picker.free()
+        self._etcd = make_nodes(shape.etcd_nodes, self._picker)
+        self._store: Store | None = None
         self._proxies: dict[str, list[Proxy]] = {}
         self._stack = contextlib.AsyncExitStack()
         self._paused: set[str] = set()
@@ -139,9 +146,9 @@ class Cluster:
         for pid in self._pids([member]):
             _send(pid, signal.SIGTERM)
 
-    async def pause(self, member: str, seconds: float) -> None:
-        pids = list(self._pids([member]))
-        self._paused.add(member)
+    async def pause(self, members: Sequence[str], seconds: float) -> None:
+        pids = list(self._pids(members))
+        self._paused.update(members)
         try:
             for pid in pids:
                 _send(pid, signal.SIGSTOP)
@@ -149,7 +156,7 @@ class Cluster:
         finally:
             for pid in pids:
                 _send(pid, signal.SIGCONT)
-            self._paused.discard(member)
+            self._paused.difference_update(members)
 
     def cut(self, member: str) -> None:
         for proxy in self._proxies[member]:
@@ -176,18 +183,48 @@ class Cluster:
             for pid in pids:
                 _limit_files(pid, resource.RLIM_INFINITY)
 
+    async def jump(self, members: Sequence[str], shift_s: float, seconds: float) -> None:
+        """Their wall clocks are so far ahead, or behind, for a while."""
+        clocks = [self._clock(member) for member in members]
+        try:
+            for clock in clocks:
+                shift(clock, shift_s)
+            await asyncio.sleep(seconds)
+        finally:
+            for clock in clocks:
+                shift(clock, 0.0)
+
+    async def break_store(self, kind: Kind, seconds: float) -> None:
+        assert self._store is not None
+        async with self._store.failing(kind):
+            await asyncio.sleep(seconds)
+
+    @property
+    def ground(self) -> Ground:
+        """What can fail here."""
+        assert self._store is not None
+        kinds = set(ALWAYS | self._store.kinds)
+        kinds |= CLOCK_KINDS if self._shape.clocks else frozenset()
+        if len(self._etcd) > 2:
+            kinds.add(Kind.QUORUM)
+        return Ground(tuple(self.members), LEASES, frozenset(kinds))
+
     # ---- starting
 
     async def _start(self) -> None:
         self.logs.mkdir()
-        objects = self.folder / "objects"
-        objects.mkdir()
-        services = [self._etcd()]
-        for name, module, flags in self._plan(str(objects)):
+        s3 = self._shape.objects == "s3"
+        store: S3Store | FolderStore = S3Store() if s3 else FolderStore(self.folder / "objects")
+        await self._stack.enter_async_context(store)
+        self._store = store
+        services = [etcd_service(each, self._etcd, self.folder) for each in self._etcd]
+        for name, module, flags in self._plan(store.url):
             more = self._shape.flags.get(service_of(name), ())
             services.append(await self._python(name, module, [*flags, *more]))
-        # A cut etcd is one that nobody reaches.
-        self._proxies["etcd"] = [proxies[0] for proxies in self._proxies.values()]
+        # A cut etcd is one that no service reaches.
+        ways = list(self._proxies.values())
+        for at, node in enumerate(self._etcd):
+            self._proxies[node.name] = [proxies[at] for proxies in ways]
         self._supervisor = Supervisor(services, self.logs, backoff=BACKOFF)
         running = asyncio.create_task(self._supervisor.run())
         self._stack.push_async_callback(self._stop, running)
@@ -232,7 +269,7 @@ class Cluster:
 
     async def _python(self, name: str, module: str, flags: list[str]) -> Service:
         port = self._picker.free()
-        shown, etcd = await self._ways(name, port)
+        shown, etcds = await self._ways(name, port)
         ports, probe = {"grpc": port}, grpc_serving(f"{HOST}:{port}")
         if service_of(name) == "router":
             ports["http"] = self._picker.free()
@@ -241,50 +278,36 @@ class Cluster:
             probe = every(probe, http_ok(f"{self.http[name]}/health"))
             flags = [*flags, "--http-port", str(ports["http"])]
         command = [sys.executable, "-P", "-m", module, "--member", name, "--port", str(port)]
-        command += ["--advertise", f"{HOST}:{shown}", "--etcd", f"{HOST}:{etcd}", "--drain-s", "5"]
+        etcd = ",".join(f"{HOST}:{each}" for each in etcds)
+        command += ["--advertise", f"{HOST}:{shown}", "--etcd", etcd, "--drain-s", "5"]
         return Service(
             service=service_of(name),
             unit=Unit(name, start_stage=1, stop_stage=0),
             command=[*command, *flags],
             ports=ports,
             probe=probe,
-            env=CHILD_ENV,
+            env=self._env(name),
         )
 
-    async def _ways(self, name: str, port: int) -> tuple[int, int]:
-        """The ports by which the others reach a member, and by which it reaches etcd."""
+    def _env(self, name: str) -> dict[str, str]:
+        assert self._store is not None
+        clock = env_for(self._clock(name)) if self._shape.clocks else {}
+        return {**CHILD_ENV, **self._store.env, **clock}
+
+    def _clock(self, name: str) -> Path:
+        return self.folder / f"{name}.clock"
+
+    async def _ways(self, name: str, port: int) -> tuple[int, list[int]]:
+        """The ports by which the others reach a member, and by which it reaches etcd's nodes."""
+        nodes = [node.port for node in self._etcd]
         if not self._shape.proxied:
-            return port, self._etcd_port
-        shown, etcd = (self._picker.free() for _ in range(2))
-        self._proxies[name] = [Proxy(etcd, self._etcd_port), Proxy(shown, port)]
+            return port, nodes
+        shown, *etcds = (self._picker.free() for _ in range(1 + len(nodes)))
+        ways = [*zip(etcds, nodes, strict=True), (shown, port)]
+        self._proxies[name] = [Proxy(listen, target) for listen, target in ways]
         for proxy in self._proxies[name]:
             await self._stack.enter_async_context(proxy)
-        return shown, etcd
-
-    def _etcd(self) -> Service:
-        client = f"http://{HOST}:{self._etcd_port}"
-        peer = f"http://{HOST}:{self._picker.free()}"
-        return Service(
-            service="etcd",
-            unit=Unit("etcd", start_stage=0, stop_stage=1),
-            command=[
-                str(etcd_binary()),
-                "--name=robustness",
-                f"--data-dir={self.folder / 'etcd'}",
-                f"--listen-client-urls={client}",
-                f"--advertise-client-urls={client}",
-                f"--listen-peer-urls={peer}",
-                f"--initial-advertise-peer-urls={peer}",
-                f"--initial-cluster=robustness={peer}",
-                "--log-level=error",
-                # A killed process loses nothing by it; a lost machine is not among the faults.
-                "--unsafe-no-fsync",
-                "--heartbeat-interval=50",
-                "--election-timeout=500",
-            ],
-            ports={"client": self._etcd_port},
-            probe=http_ok(f"{client}/health"),
-        )
+        return shown, etcds
 
     def _pids(self, members: Sequence[str]) -> Iterator[int]:
         """Of those that run; one that is being started again has been hit already."""

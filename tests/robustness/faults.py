@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -24,7 +23,39 @@ class Kind(StrEnum):
     """Its connections break and cannot be made again for a while."""
     DISK_FULL = "disk full"
     """It can write no file for a while."""
+    CLOCK = "clock jump"
+    """Its wall clock is an hour ahead, or behind, for a while."""
+    EXPIRY = "expiry"
+    """The clocks of all schedulers are so far ahead that batches of the shortest window expire."""
+    QUORUM = "quorum lost"
+    """SIGSTOP of most of the etcd nodes for a while."""
+    FROZEN = "read-only store"
+    """Nothing can be written in the folder of the objects for a while."""
+    STORE_ERRORS = "store errors"
+    """The object store answers 500 for a while."""
+    STORE_SLOW = "store slow"
+    """It answers late, and its bodies trickle."""
+    STORE_CUT = "store cut"
+    """Requests to it break off, before and after they have taken effect."""
 
+
+CLOCK_KINDS = frozenset({Kind.CLOCK, Kind.EXPIRY})
+STORE_KINDS = frozenset({Kind.FROZEN, Kind.STORE_ERRORS, Kind.STORE_SLOW, Kind.STORE_CUT})
+ALWAYS = frozenset(
+    {
+        Kind.KILL,
+        Kind.KILL_SEVERAL,
+        Kind.KILL_ALL,
+        Kind.TERMINATE,
+        Kind.PAUSE,
+        Kind.CUT,
+        Kind.PARTITION,
+    }
+)
+"""What any cluster of processes can have."""
+STORE = "store"
+"""For a fault's member: no process of the cluster."""
+HOUR_S = 3600.0
 
 _WEIGHTS = {
     Kind.KILL: 45,
@@ -35,6 +66,13 @@ _WEIGHTS = {
     Kind.CUT: 7,
     Kind.PARTITION: 6,
     Kind.DISK_FULL: 5,
+    Kind.CLOCK: 7,
+    Kind.EXPIRY: 5,
+    Kind.QUORUM: 6,
+    Kind.FROZEN: 5,
+    Kind.STORE_ERRORS: 6,
+    Kind.STORE_SLOW: 4,
+    Kind.STORE_CUT: 7,
 }
 BEFORE_CREATE = -1.0
 """Progress before the batches of a round are there: the fault meets their upload and creation."""
@@ -50,25 +88,41 @@ class Leases:
 
 
 @dataclass(frozen=True, slots=True)
+class Ground:
+    """What there is to fail. kinds: of faults that it can have."""
+
+    members: tuple[str, ...]
+    leases: Leases
+    kinds: frozenset[Kind] = ALWAYS
+
+    def of(self, *services: str) -> list[str]:
+        return [member for member in self.members if service_of(member) in services]
+
+
+@dataclass(frozen=True, slots=True)
 class Fault:
     """progress: share of the round's lines that are recorded when it comes, then delay_s passes.
-    lasts_s: of what is undone later; 0 for the others."""
+    lasts_s: of what is undone later; 0 for the others. shift_s: of a clock."""
 
     kind: Kind
     members: tuple[str, ...]
     progress: float
     delay_s: float
     lasts_s: float = 0.0
+    shift_s: float = 0.0
 
     @property
     def service(self) -> str:
         """For a table: the kind of service, `several` or `all`."""
         if self.kind is Kind.KILL_ALL:
             return "all"
-        return service_of(self.members[0]) if len(self.members) == 1 else "several"
+        services = {service_of(member) for member in self.members}
+        alike = len(self.members) == 1 or self.kind is not Kind.KILL_SEVERAL
+        return services.pop() if len(services) == 1 and alike else "several"
 
     def __str__(self) -> str:
-        lasting = f" for {self.lasts_s:.1f} s" if self.lasts_s else ""
+        lasting = f" of {self.shift_s:+.0f} s" if self.shift_s else ""
+        lasting += f" for {self.lasts_s:.1f} s" if self.lasts_s else ""
         when = "before the batches are made" if self.progress < 0 else f"at {self.progress:.0%}"
         whom = "all" if self.kind is Kind.KILL_ALL else ", ".join(self.members)
         verb = "kill" if self.kind in (Kind.KILL_SEVERAL, Kind.KILL_ALL) else self.kind.value
@@ -80,44 +134,67 @@ def service_of(member: str) -> str:
     return member.partition("-")[0]
 
 
-def draw_round(seed: int, number: int, members: Sequence[str], leases: Leases) -> list[Fault]:
+def draw_round(seed: int, number: int, ground: Ground) -> list[Fault]:
     """The faults of one round, by their progress. A round depends on nothing but its arguments, so
     that one can be run again alone."""
     rng = random.Random(f"{seed}/{number}")
-    faults = [draw(rng, members, leases) for _ in range(rng.randint(1, 3))]
+    faults = [draw(rng, ground) for _ in range(rng.randint(1, 3))]
     return sorted(faults, key=lambda fault: (fault.progress, fault.delay_s))
 
 
-def draw(rng: random.Random, members: Sequence[str], leases: Leases) -> Fault:
-    kind = rng.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
-    whom = _whom(rng, kind, members)
+def draw(rng: random.Random, ground: Ground) -> Fault:
+    weights = {kind: weight for kind, weight in _WEIGHTS.items() if kind in ground.kinds}
+    kind = rng.choices(list(weights), list(weights.values()))[0]
+    whom = _whom(rng, kind, ground)
     progress = rng.choice((BEFORE_CREATE, 0.0, 1.0, *(rng.random() for _ in range(9))))
     return Fault(
         kind,
         whom,
         progress,
         rng.uniform(0.0, MOST_DELAY_S),
-        _lasting(rng, kind, whom[0], leases),
+        _lasting(rng, kind, whom[0], ground.leases),
+        _shift(rng, kind),
     )
 
 
-def _whom(rng: random.Random, kind: Kind, members: Sequence[str]) -> tuple[str, ...]:
-    if kind is Kind.KILL_ALL:
-        return tuple(members)
-    if kind is Kind.KILL_SEVERAL:
-        return tuple(sorted(rng.sample(list(members), rng.randint(2, min(4, len(members))))))
-    if kind is Kind.DISK_FULL:
-        # Who writes objects.
-        return (rng.choice([m for m in members if service_of(m) in ("router", "scheduler")]),)
+def _whom(rng: random.Random, kind: Kind, ground: Ground) -> tuple[str, ...]:
+    members = ground.members
+    if kind in STORE_KINDS:
+        return (STORE,)
+    match kind:
+        case Kind.KILL_ALL:
+            return members
+        case Kind.KILL_SEVERAL:
+            return tuple(sorted(rng.sample(members, rng.randint(2, min(4, len(members))))))
+        case Kind.DISK_FULL:
+            # Who writes objects.
+            return (rng.choice(ground.of("router", "scheduler")),)
+        case Kind.EXPIRY:
+            return tuple(ground.of("scheduler"))
+        case Kind.QUORUM:
+            nodes = ground.of("etcd")
+            return tuple(sorted(rng.sample(nodes, len(nodes) // 2 + 1)))
+        case Kind.CLOCK:
+            members = tuple(member for member in members if service_of(member) != "etcd")
     # A kind of service first: two routers are not twice as likely as one kvstore.
     service = rng.choice(sorted({service_of(member) for member in members}))
     return (rng.choice([member for member in members if service_of(member) == service]),)
 
 
 def _lasting(rng: random.Random, kind: Kind, member: str, leases: Leases) -> float:
-    if kind is Kind.PAUSE:
-        election = service_of(member) in ("scheduler", "etcd")
-        return (leases.election_s if election else leases.member_s) + rng.uniform(0.5, 2.0)
-    if kind in (Kind.PARTITION, Kind.DISK_FULL):
-        return rng.uniform(0.5, leases.election_s + 2.0)
-    return 0.0
+    match kind:
+        case Kind.PAUSE | Kind.QUORUM:
+            election = service_of(member) in ("scheduler", "etcd")
+            return (leases.election_s if election else leases.member_s) + rng.uniform(0.5, 2.0)
+        case Kind.EXPIRY:
+            # A leader looks four times a second; the next one may come in the middle.
+            return leases.election_s + rng.uniform(1.0, 3.0)
+        case Kind.PARTITION | Kind.DISK_FULL | Kind.CLOCK:
+            return rng.uniform(0.5, leases.election_s + 2.0)
+    return rng.uniform(0.5, leases.election_s + 2.0) if kind in STORE_KINDS else 0.0
+
+
+def _shift(rng: random.Random, kind: Kind) -> float:
+    if kind is Kind.CLOCK:
+        return rng.choice((HOUR_S, -HOUR_S))
+    return HOUR_S if kind is Kind.EXPIRY else 0.0

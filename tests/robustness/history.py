@@ -88,11 +88,13 @@ Event = Created | Polled | Read | Delivered | Unclear | Injected
 class Expected:
     """What a batch must come to. answers: custom_id -> the text answered, None for a line that must
     end as an error. within_s: from the promise to the end. cancelled: a cancel was asked for; it
-    may have come too late, and lines without an answer may end as cancelled."""
+    may have come too late, and lines without an answer may end as cancelled. expires: its window is
+    so short that it may expire once a clock has jumped, with the lines that had no answer."""
 
     answers: Mapping[str, str | None]
     within_s: float
     cancelled: bool = False
+    expires: bool = False
 
 
 @dataclass(slots=True)

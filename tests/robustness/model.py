@@ -8,7 +8,8 @@
 * Counts never go down, never exceed the total, and sum to it in the end; the total never changes.
 * A status never goes back; a terminal one never changes.
 * The batch's usage is the sum over the output lines.
-* A cancelled batch keeps what was recorded; the lines without an outcome end as cancelled.
+* A cancelled batch keeps what was recorded; the lines without an outcome end as cancelled. So does
+  one that expired, with lines that end as expired; none does whose window no clock has left.
 * The batch ends in time, and no answer was a 500.
 """
 
@@ -17,16 +18,18 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from tests.robustness.faults import CLOCK_KINDS
 from tests.robustness.history import (
     Created,
     Delivered,
     Event,
     Expected,
     History,
+    Injected,
     Line,
     Polled,
     Read,
@@ -72,7 +75,11 @@ def check(history: History) -> list[Violation]:
         for event in history.events
         if isinstance(event, Unclear)
     ]
-    for batch, expected in history.expected.items():
+    jumped = any(
+        isinstance(event, Injected) and event.fault.kind in CLOCK_KINDS for event in history.events
+    )
+    for batch, told in history.expected.items():
+        expected = replace(told, expires=told.expires and jumped)
         events = history.of(batch)
         for rule, detail in _batch(events, expected, history.ended_at):
             found.append(Violation(rule, batch, detail))
@@ -97,7 +104,7 @@ def _batch(events: list[Event], expected: Expected, ended_at: float) -> Found:
     yield from _reads(events, recorded)
     for files in delivered:
         yield from _ids(files.lines, expected)
-        yield from _answers(files.lines, expected)
+        yield from _answers(files.lines, expected, polls[-1].status if polls else "")
         yield from _kept(recorded, files.lines)
         yield from _sums(files, polls)
 
@@ -126,7 +133,8 @@ def _statuses(polls: list[Polled], expected: Expected) -> Found:
         elif now < rank:
             yield Broken.STATE, f"{before} went back to {poll.status}"
         before, rank = poll.status, now
-    ends = {"completed", "cancelled"} if expected.cancelled else {"completed"}
+    ends = {"completed"} | ({"cancelled"} if expected.cancelled else set())
+    ends |= {"expired"} if expected.expires else set()
     if before in TERMINAL and before not in ends:
         yield Broken.STATE, f"ended as {before}"
 
@@ -141,7 +149,10 @@ def _counts(polls: list[Polled]) -> Found:
             yield Broken.COUNTS, f"the total went from {total} to {poll.total}"
         if poll.completed + poll.failed > poll.total:
             yield Broken.COUNTS, f"{told}: more than all"
-        if poll.status in ("completed", "cancelled") and poll.completed + poll.failed != poll.total:
+        if (
+            poll.status in ("completed", "cancelled", "expired")
+            and poll.completed + poll.failed != poll.total
+        ):
             yield Broken.COUNTS, f"{told} at the end"
         total, completed, failed = poll.total, poll.completed, poll.failed
 
@@ -178,11 +189,15 @@ def _ids(lines: Iterable[Line], expected: Expected) -> Found:
             yield Broken.SWAPPED, f"{name} is an answer to no line"
 
 
-def _answers(lines: Iterable[Line], expected: Expected) -> Found:
+def _answers(lines: Iterable[Line], expected: Expected, ended: str) -> Found:
+    excused = {
+        "cancelled": "batch_cancelled" if expected.cancelled else None,
+        "expired": "batch_expired" if expected.expires else None,
+    }.get(ended)
     for line in lines:
         name = _id(line)
         wanted = expected.answers.get(name)
-        if expected.cancelled and _is_cancelled(line):
+        if line.is_error and _code(line) == excused:
             continue
         if line.is_error != (wanted is None) and name in expected.answers:
             yield Broken.FAILED, f"{name} ended as {line.text}"
@@ -222,9 +237,9 @@ def _answer(line: Line) -> str:
     return str(_body(line)["choices"][0]["message"]["content"])
 
 
-def _is_cancelled(line: Line) -> bool:
-    error = json.loads(line.text).get("error") or {}
-    return line.is_error and error.get("code") == "batch_cancelled"
+def _code(line: Line) -> str:
+    error: dict[str, Any] = json.loads(line.text).get("error") or {}
+    return str(error.get("code", ""))
 
 
 def _usage(line: Line) -> tuple[int, int, int]:

@@ -92,7 +92,9 @@ class Recorder:
         async with self.moved:
             self.moved.notify_all()
 
-    async def submit(self, content: bytes, key: str, expected: Expected) -> str:
+    async def submit(
+        self, content: bytes, key: str, expected: Expected, window: str = "24h"
+    ) -> str:
         """The id of the batch, made once however often it had to be asked for."""
         file = await self._ask(
             "POST",
@@ -100,7 +102,7 @@ class Recorder:
             files={"file": ("in.jsonl", content)},
             data={"purpose": "batch"},
         )
-        body = {"input_file_id": file["id"], "endpoint": ENDPOINT, "completion_window": "24h"}
+        body = {"input_file_id": file["id"], "endpoint": ENDPOINT, "completion_window": window}
         made = await self._ask("POST", "/v1/batches", json=body, headers={"Idempotency-Key": key})
         batch = str(made["id"])
         self.promised.add(batch)

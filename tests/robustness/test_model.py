@@ -9,12 +9,14 @@ from dataclasses import replace
 import pytest
 
 from tests.robustness.campaign import resume_s
+from tests.robustness.faults import Fault, Kind
 from tests.robustness.history import (
     Created,
     Delivered,
     Event,
     Expected,
     History,
+    Injected,
     Line,
     Polled,
     Read,
@@ -215,3 +217,34 @@ def test_the_time_to_resume_is_that_of_the_next_line_counted() -> None:
     assert resume_s(events, 0.3) == pytest.approx(0.2)
     assert resume_s(events, 0.85) == pytest.approx(0.05)  # no line is left: the end counts
     assert resume_s(events, 2.0) is None
+
+
+def expired_history(last: Line, *before: Event) -> list[Event]:
+    """A line was answered, and the other one was not before the batch expired."""
+    usage = Usage(10, 4, 2)
+    return [
+        *before,
+        Created(0.0, BATCH),
+        polled(0.5, "in_progress", 1, 1),
+        Read(0.5, BATCH, 0, (BAD, RED)),
+        polled(0.9, "expired", 1, 2),
+        Delivered(1.0, BATCH, (RED, BAD, last), usage),
+        polled(1.1, "expired", 1, 2),
+    ]
+
+
+def test_a_batch_of_a_short_window_may_expire_once_a_clock_has_jumped() -> None:
+    may = {BATCH: Expected(ANSWERS, within_s=10.0, expires=True)}
+    rest = error("b", "batch_expired")
+    jump = Injected(0.1, Fault(Kind.CLOCK, ("scheduler-1",), 0.0, 0.0, 1.0, 3600.0))
+    kill = Injected(0.1, Fault(Kind.KILL, ("scheduler-1",), 0.0, 0.0))
+    assert check(History(expired_history(rest, jump), may, 1.2)) == []
+    (found,) = check(History(expired_history(error("b"), jump), may, 1.2))
+    assert found.rule is Broken.FAILED
+    (found,) = check(History(expired_history(error("b", "batch_cancelled"), jump), may, 1.2))
+    assert found.rule is Broken.FAILED
+    both = {Broken.STATE, Broken.FAILED}
+    assert {each.rule for each in check(History(expired_history(rest, kill), may, 1.2))} == both
+    not_this_one = {BATCH: Expected(ANSWERS, within_s=10.0)}
+    early = check(History(expired_history(rest, jump), not_this_one, 1.2))
+    assert {each.rule for each in early} == both

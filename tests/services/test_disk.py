@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import resource
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import pytest
 import pytest_asyncio
 
 from libs.testing.etcd import EtcdProcess
+from libs.testing.frozen import frozen, mounted
 from libs.testing.waiting import eventually
 from tests.services.cluster import ALL, WITHIN_S, Cluster
 from tests.services.load import ENDPOINT, chat, finished, results, submit
@@ -46,47 +45,6 @@ async def client(cluster: Cluster) -> AsyncIterator[httpx.AsyncClient]:
         trust_env=False, timeout=30, base_url=cluster["router"].url
     ) as client:
         yield client
-
-
-@contextlib.contextmanager
-def mounted(folder: Path) -> Iterator[None]:
-    """For root, whom no mode of a folder keeps from writing."""
-    folder.mkdir(parents=True)
-    if os.geteuid() != 0:
-        yield
-        return
-    _run("mount", "--bind", str(folder), str(folder))
-    try:
-        yield
-    finally:
-        _run("umount", "--lazy", str(folder))
-
-
-@contextlib.asynccontextmanager
-async def frozen(folder: Path) -> AsyncIterator[None]:
-    """Nothing can be written there. A file that is being written holds a mount up for a moment."""
-    if os.geteuid() != 0:
-        folders = [Path(each) for each, _, _ in os.walk(folder)]
-        for each in folders:
-            each.chmod(0o555)
-        yield
-        for each in folders:
-            each.chmod(0o755)
-        return
-    await eventually(lambda: _remount("ro", folder), within_s=WITHIN_S)
-    try:
-        yield
-    finally:
-        assert _remount("rw", folder)
-
-
-def _remount(mode: str, folder: Path) -> bool:
-    command = ["mount", "-o", f"remount,{mode},bind", str(folder)]
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-
-def _run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True)
 
 
 @contextlib.contextmanager
