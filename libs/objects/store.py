@@ -32,6 +32,7 @@ from libs.objects.errors import (
     from_os,
 )
 from libs.objects.keys import check_key, check_prefix, is_key
+from libs.objects.uploads import uploads_of
 from libs.objects.writers import LocalWrites, ObjectWriter, RemoteWrites, Writes
 
 STREAM_CHUNK_BYTES = 1 << 20
@@ -245,9 +246,8 @@ def _open_remote(url: str, options: dict[str, str]) -> ObjectStore:
     except STORE_FAULTS as error:
         why = str(error).strip().split("\n", 1)[0]
         raise StartupError(f"The object store URL {url} cannot be used: {why}") from error
-    return ObjectStore(
-        url, backend, RemoteWrites(backend, url), sorted_listing=True, endpoint=endpoint
-    )
+    writes = RemoteWrites(backend, url, uploads_of(url, endpoint, options, os.environ))
+    return ObjectStore(url, backend, writes, sorted_listing=True, endpoint=endpoint)
 
 
 def _first(found: list[ObjectInfo], limit: int | None) -> list[ObjectInfo]:

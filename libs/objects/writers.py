@@ -22,6 +22,7 @@ from libs.objects.errors import (
     from_os,
 )
 from libs.objects.staging import StagedFile, sweep
+from libs.objects.uploads import S3Uploads
 
 PART_BYTES = 8 << 20
 """Bytes held before a part goes to a remote store (S3's least is 5 MiB)."""
@@ -144,9 +145,10 @@ class _LocalWriter(ObjectWriter):
 class RemoteWrites(Writes):
     """Writes through obstore: one request, or a multipart upload visible from its end only."""
 
-    def __init__(self, backend: Backend, where: str) -> None:
+    def __init__(self, backend: Backend, where: str, uploads: S3Uploads | None = None) -> None:
         self._backend = backend
         self.where = where
+        self._uploads = uploads
 
     async def put(self, key: str, data: bytes, only_if_absent: bool) -> bool:
         try:
@@ -169,7 +171,9 @@ class RemoteWrites(Writes):
         return _RemoteWriter(writer, self.where, key)
 
     async def sweep_unfinished(self, older_than_s: float) -> int:
-        return 0
+        if self._uploads is None:
+            return 0
+        return await asyncio.to_thread(self._uploads.sweep, older_than_s)
 
 
 def _remote_error(error: Exception, where: str, key: str) -> ObjectStoreError:

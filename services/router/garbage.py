@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 
 PAGE = 10_000
 """Objects looked at together. A local folder is walked whole for each page."""
+UPLOAD_S = 86_400.0
+"""Longer than any upload takes that is still being written."""
 _RECORDS = 200
 _VALIDATING = "validating"
 
@@ -100,7 +102,7 @@ class Garbage:
         """Looks at every object once; how many it deleted."""
         if not await self._belong_together():
             return 0
-        await self._objects.sweep_unfinished(self._grace_s)
+        await self._objects.sweep_unfinished(max(self._grace_s, UPLOAD_S))
         unnamed: list[ObjectInfo] = []
         async for page in self._pages():
             unnamed += await self._unnamed(page)
