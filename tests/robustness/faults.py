@@ -66,13 +66,13 @@ _WEIGHTS = {
     Kind.CUT: 7,
     Kind.PARTITION: 6,
     Kind.DISK_FULL: 5,
-    Kind.CLOCK: 7,
-    Kind.EXPIRY: 5,
-    Kind.QUORUM: 6,
-    Kind.FROZEN: 5,
-    Kind.STORE_ERRORS: 6,
-    Kind.STORE_SLOW: 4,
-    Kind.STORE_CUT: 7,
+    Kind.CLOCK: 10,
+    Kind.EXPIRY: 7,
+    Kind.QUORUM: 9,
+    Kind.FROZEN: 7,
+    Kind.STORE_ERRORS: 9,
+    Kind.STORE_SLOW: 5,
+    Kind.STORE_CUT: 9,
 }
 BEFORE_CREATE = -1.0
 """Progress before the batches of a round are there: the fault meets their upload and creation."""

@@ -19,7 +19,7 @@ from tests.robustness.work import REFUSED, Script, Work, make_work
 BATCHES = 2
 """Of a round, at the same time: with the same custom_ids and other prompts."""
 CANCELLED_SHARE = 0.1
-EXPIRING_SHARE = 0.3
+EXPIRING_SHARE = 0.4
 """Of batches with the shortest window: they expire where a clock jumps."""
 FAKE_LINES, FAKE_TOKENS = 24, 32
 DEMO_LINES, DEMO_TOKENS = 10, 24
