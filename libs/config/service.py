@@ -49,6 +49,11 @@ class ServiceConfig:
     tls_ca: pathlib.Path | None = setting(
         None, "CA that peers are checked against, PEM; with it clients must show a certificate."
     )
+    tls_name: str = setting(
+        "",
+        "Name that the certificates of all members bear, expected instead of the host that is "
+        "dialled; empty: that host.",
+    )
     insecure: bool = setting(False, "Serve beyond loopback without TLS (a trusted network only).")
     drain_s: float = setting(
         10.0, "Seconds that running calls may take after SIGTERM; 0 cuts them.", minimum=0

@@ -69,7 +69,7 @@ def client_tls(config: ServiceConfig) -> ClientTls | None:
     """How this member dials its peers: with its own certificate, trusting the cluster's CA."""
     if config.tls_ca is None:
         return None
-    return ClientTls(config.tls_ca, config.tls_cert, config.tls_key)
+    return ClientTls(config.tls_ca, config.tls_cert, config.tls_key, config.tls_name or None)
 
 
 def etcd_tls(config: ServiceConfig) -> ClientTls | None:

@@ -23,10 +23,11 @@ class Authority:
         builder = builder.add_extension(x509.BasicConstraints(True, None), critical=True)
         self.cert = self._write("ca.pem", builder.sign(self._key, hashes.SHA256()))
 
-    def issue(self, name: str) -> tuple[Path, Path]:
-        """Certificate and key for `name`, valid for 127.0.0.1."""
+    def issue(self, name: str, *, dns: str = "") -> tuple[Path, Path]:
+        """Certificate and key for `name`, valid for 127.0.0.1, or instead for the host `dns`."""
         key = ec.generate_private_key(ec.SECP256R1())
-        address = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+        host = x509.DNSName(dns) if dns else x509.IPAddress(ip_address("127.0.0.1"))
+        address = x509.SubjectAlternativeName([host])
         builder = _builder(_name(name), self._name, key).add_extension(address, critical=False)
         key_path = self._folder / f"{name}.key"
         key_path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))

@@ -28,8 +28,8 @@ from libs.models import resolve_model
 from libs.objects import ObjectStore, check_store, open_store
 from libs.obs import METRICS, Metrics
 from libs.records.members import RouterInfo
-from libs.rpc import ClientTls, RpcServer, ServerTls
-from libs.rpc.frame import address_for_peers, etcd_client, host_of, member_id_of
+from libs.rpc import RpcServer, ServerTls
+from libs.rpc.frame import address_for_peers, client_tls, etcd_client, host_of, member_id_of
 from services.router.access import Access
 from services.router.batches import Batches
 from services.router.channels import Channels
@@ -80,7 +80,7 @@ class Router:
         self._metrics = metrics
         self._client = etcd_client(config)
         self._objects = objects or open_store(config.objects)
-        self._channels = Channels(_client_tls(config))
+        self._channels = Channels(client_tls(config))
         self._load = load_text_model or _loader(config)
         self._accounts = None if config.no_auth else AccountsView(self._client)
         self._draining = False
@@ -279,10 +279,3 @@ def _server_tls(config: RouterConfig) -> ServerTls | None:
     if config.tls_cert is None or config.tls_key is None:
         return None
     return ServerTls(config.tls_cert, config.tls_key, config.tls_ca if config.tls_clients else None)
-
-
-def _client_tls(config: RouterConfig) -> ClientTls | None:
-    """The cluster's members know each other by the same CA."""
-    if config.tls_ca is None:
-        return None
-    return ClientTls(config.tls_ca, config.tls_cert, config.tls_key)

@@ -13,9 +13,9 @@ import pytest
 from libs.cluster.client import EtcdClient
 from libs.cluster.members import Members
 from libs.config import ServiceConfig
-from libs.errors import StartupError
+from libs.errors import StartupError, Unavailable
 from libs.obs import Metrics
-from libs.rpc import ClientTls, RpcServer, ServerTls, Shutdown
+from libs.rpc import ClientTls, RpcServer, ServerTls, Shutdown, call, connect
 from libs.rpc.frame import (
     address_for_peers,
     client_tls,
@@ -26,7 +26,9 @@ from libs.rpc.frame import (
     server_of,
     server_tls,
 )
+from libs.rpc.tests.raw import echo, raw_service, unary
 from libs.testing.etcd import EtcdProcess
+from libs.testing.rpc import serving
 from libs.testing.tls import Authority
 
 WITHIN_S = 20.0
@@ -44,6 +46,22 @@ def test_a_members_name_is_given_or_made_of_its_address() -> None:
     assert member_id_of(ServiceConfig(member="kv-1"), "kvstore", "h:1") == "kv-1"
     assert member_id_of(ServiceConfig(), "kvstore", "127.0.0.1:7073") == "kvstore-127.0.0.1-7073"
     assert "/" not in member_id_of(ServiceConfig(), "kvstore", "[fe80::1/x]:7073")
+
+
+async def test_members_may_be_known_by_one_name_wherever_they_are_dialled(
+    tmp_path: Path,
+) -> None:
+    authority = Authority(tmp_path)
+    cert, key = authority.issue("member", dns="impala.internal")
+    config = ServiceConfig(tls_cert=cert, tls_key=key, tls_ca=authority.cert)
+    service = raw_service(unary={"Echo": echo})
+    async with serving(service, tls=server_tls(config)) as rpc:
+        named = client_tls(replace(config, tls_name="impala.internal"))
+        async with connect(rpc.address, named) as channel:
+            assert await call(unary(channel, "Echo"), b"x", timeout_s=10) == b"x"
+        async with connect(rpc.address, client_tls(config)) as channel:
+            with pytest.raises(Unavailable):
+                await call(unary(channel, "Echo"), b"x", timeout_s=10)
 
 
 def test_tls_files_serve_both_directions(tmp_path: Path) -> None:
