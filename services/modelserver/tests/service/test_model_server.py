@@ -442,10 +442,10 @@ async def test_who_watches_does_not_hold_up_the_end(rig: Rig) -> None:
     watch = rig.stub.WatchState(pb.WatchStateRequest(interval_s=0.05), timeout=WAIT_S)
     await watch.read()
     rig.shutdown.request("drain")
-    last = None
-    async for state in watch:
-        last = state
-    assert last is not None and last.phase == "draining"
+    phases = []
+    while (state := await watch.read()) is not grpc.aio.EOF:
+        phases.append(state.phase)
+    assert phases[-1] == "draining"
     assert await watch.code() is grpc.StatusCode.OK
     await rig.task
 
