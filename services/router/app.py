@@ -28,6 +28,7 @@ from libs.models import resolve_model
 from libs.objects import ObjectStore, check_store, open_store
 from libs.obs import METRICS, Metrics
 from libs.records.members import RouterInfo
+from libs.records.store_mark import check_belonging
 from libs.rpc import RpcServer, ServerTls
 from libs.rpc.frame import address_for_peers, client_tls, etcd_client, host_of, member_id_of
 from services.router.access import Access
@@ -80,6 +81,7 @@ class Router:
         self._metrics = metrics
         self._client = etcd_client(config)
         self._objects = objects or open_store(config.objects)
+        self._opens_store = objects is None
         self._channels = Channels(client_tls(config))
         self._load = load_text_model or _loader(config)
         self._accounts = None if config.no_auth else AccountsView(self._client)
@@ -134,6 +136,8 @@ class Router:
     async def _start(self) -> None:
         self._closers.append(self._client.close)
         await check_store(self._objects, self.maker.clock)
+        if self._opens_store:
+            await check_belonging(self._client, self._objects, self.maker.token)
         self._closers.append(self._channels.aclose)
         self.parts = await self._make_parts()
         await self._listen(self.parts)

@@ -22,9 +22,10 @@ from libs.cluster.client import EtcdClient
 from libs.cluster.errors import ClusterError
 from libs.cluster.keys import election_leader
 from libs.cluster.ops import Compare, Put
-from libs.objects import ObjectInfo, ObjectNotFound, ObjectStore, ObjectStoreError
+from libs.objects import ObjectInfo, ObjectStore, ObjectStoreError
 from libs.records import keys
 from libs.records.batch import RunRecord
+from libs.records.store_mark import Belonging, compare_marks
 from services.router.core.garbage import (
     FileContent,
     Index,
@@ -110,29 +111,15 @@ class Garbage:
         return await self._delete(due) if due else 0
 
     async def _belong_together(self) -> bool:
-        key, mark = keys.STORE_MARK, await self._store_mark()
-        entry = await self._client.get(key)
-        if entry is None and mark is None:
-            new = self._maker.token().encode()
-            await self._client.txn([Compare.absent(key)], [Put(key, new)])
-            entry = await self._client.get(key)
-        if entry is not None and mark is None:
-            await self._objects.put_if_absent(keys.STORE_MARK_OBJECT, entry.value)
-            mark = await self._store_mark()
-        if entry is not None and entry.value == mark:
+        belonging = await compare_marks(self._client, self._objects, self._maker.token)
+        if belonging is Belonging.TOGETHER:
             return True
         log.error(
             "nothing is deleted from the object store: it belongs to another cluster's state, or "
             "etcd lost its data",
-            extra={"object": keys.STORE_MARK_OBJECT, "key": key},
+            extra={"object": keys.STORE_MARK_OBJECT, "key": keys.STORE_MARK},
         )
         return False
-
-    async def _store_mark(self) -> bytes | None:
-        try:
-            return await self._objects.get(keys.STORE_MARK_OBJECT)
-        except ObjectNotFound:
-            return None
 
     # What has no name
 

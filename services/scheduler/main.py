@@ -14,6 +14,7 @@ from libs.errors import StartupError
 from libs.objects import check_store, open_store
 from libs.obs import setup_logging
 from libs.records import ids
+from libs.records.store_mark import check_belonging
 from libs.rpc import Shutdown, run_service
 from libs.rpc.frame import client_tls, cluster_of, member_id_of, serve_member, server_of
 from services.scheduler.adapters.batch_routers import GrpcBatchRouters
@@ -43,6 +44,7 @@ async def serve(config: SchedulerConfig, shutdown: Shutdown) -> None:
         try:
             await views.start()
             await secret.start()
+            await check_belonging(client, objects, lambda: secrets.token_hex(8))
         except ClusterUnavailable as error:
             raise StartupError(f"{error}; start etcd or give its address with --etcd.") from error
         channels = Channels(client_tls(config))

@@ -72,6 +72,7 @@ def wait_for_url(stderr: IO[str]) -> str:
     raise AssertionError("the router ended before it served")
 
 
+@pytest.mark.usefixtures("etcd_client")  # empty: no other test's store belongs to it
 def test_it_serves_and_drains_on_sigterm(tmp_path: Path, etcd: EtcdProcess) -> None:
     flags = ("--no-auth", "--etcd", etcd.endpoint, "--objects", str(tmp_path))
     process = subprocess.Popen(
@@ -93,6 +94,7 @@ def test_it_serves_and_drains_on_sigterm(tmp_path: Path, etcd: EtcdProcess) -> N
         process.communicate()
 
 
+@pytest.mark.usefixtures("etcd_client")
 async def test_a_router_whose_name_is_taken_stops_with_a_sentence(
     tmp_path: Path, etcd: EtcdProcess
 ) -> None:
