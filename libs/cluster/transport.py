@@ -18,6 +18,7 @@ from libs.cluster.errors import ClusterError, ClusterUnavailable, OutcomeUnknown
 from libs.cluster.fate import Fate, fate_of, refused
 from libs.rpc.fresh_channel import FreshChannel
 from libs.rpc.tls import ClientTls
+from libs.rpc.unreachable import unreachable
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
@@ -235,5 +236,5 @@ def _open(address: str, tls: ClientTls | None) -> aio.Channel:
 
 
 def _reason(details: str) -> str:
-    """The last, most concrete part of gRPC's chain of causes."""
-    return details.rsplit(": ", 1)[-1].strip(" .)]").lower() or "no answer"
+    found = unreachable(details, "etcd")
+    return found.why if found else details.strip(" .").lower() or "no answer"

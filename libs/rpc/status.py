@@ -28,6 +28,7 @@ import grpc
 
 from libs import errors
 from libs.errors import ImpalaError, RetryLater
+from libs.rpc.unreachable import unreachable
 
 REASON_KEY = "impala-reason"
 FIELD_KEY = "impala-field"
@@ -113,7 +114,7 @@ def from_rpc_error(failure: grpc.aio.AioRpcError) -> ImpalaError:
         reason = failure.code().name
     field = trailers.get(FIELD_KEY)
     error = cls(
-        failure.details() or failure.code().name,
+        _told(failure),
         reason,
         unquote(str(field)) if field is not None else None,
     )
@@ -121,6 +122,14 @@ def from_rpc_error(failure: grpc.aio.AioRpcError) -> ImpalaError:
     if isinstance(error, RetryLater) and after.isdecimal():
         error.retry_after_s = int(after) / 1000
     return error
+
+
+def _told(failure: grpc.aio.AioRpcError) -> str:
+    details = failure.details() or failure.code().name
+    if failure.code() is not grpc.StatusCode.UNAVAILABLE:
+        return details
+    found = unreachable(details)
+    return f"{found.peer} cannot be reached: {found.why}." if found else details
 
 
 def was_accepted(error: ImpalaError) -> bool:

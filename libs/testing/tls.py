@@ -23,12 +23,14 @@ class Authority:
         builder = builder.add_extension(x509.BasicConstraints(True, None), critical=True)
         self.cert = self._write("ca.pem", builder.sign(self._key, hashes.SHA256()))
 
-    def issue(self, name: str, *, dns: str = "") -> tuple[Path, Path]:
-        """Certificate and key for `name`, valid for 127.0.0.1, or instead for the host `dns`."""
+    def issue(self, name: str, *, dns: str = "", expired: bool = False) -> tuple[Path, Path]:
+        """Certificate and key for `name`, valid for 127.0.0.1, or instead for the host `dns`; for
+        two days around now, or until yesterday."""
         key = ec.generate_private_key(ec.SECP256R1())
         host = x509.DNSName(dns) if dns else x509.IPAddress(ip_address("127.0.0.1"))
         address = x509.SubjectAlternativeName([host])
-        builder = _builder(_name(name), self._name, key).add_extension(address, critical=False)
+        builder = _builder(_name(name), self._name, key, ended=expired)
+        builder = builder.add_extension(address, critical=False)
         key_path = self._folder / f"{name}.key"
         key_path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
         return self._write(f"{name}.pem", builder.sign(self._key, hashes.SHA256())), key_path
@@ -44,9 +46,13 @@ def _name(common: str) -> x509.Name:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    *,
+    ended: bool = False,
 ) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
+    now = datetime.now(UTC) - timedelta(days=2 if ended else 0)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from libs.cluster.watch import PutEvent
 from libs.rpc.tls import ClientTls, ServerTls
 from libs.testing.etcd import EtcdProcess
 from libs.testing.tls import Authority
+from libs.testing.waiting import eventually
 
 
 @pytest.fixture
@@ -42,11 +45,66 @@ async def test_a_client_with_a_certificate_reads_writes_watches_and_leases(
         assert await client.get(prefix + "a") is None
 
 
-@pytest.mark.parametrize("tls", ["plain", "no certificate"])
-async def test_without_a_certificate_there_is_one_clear_sentence(
-    authority: Authority, tls_etcd: EtcdProcess, tls: str
+@pytest.mark.parametrize(
+    ("tls", "why"),
+    [
+        ("plain", "it hung up at once, .* check --tls, or --etcd-cert here"),
+        (
+            "no certificate",
+            "it refuses this side's .*: check --tls or --etcd-cert$",
+        ),
+        (
+            "another CA",
+            "its certificate is not of the CA .*: check --tls or --etcd-ca$",
+        ),
+    ],
+)
+async def test_without_what_it_asks_for_there_is_one_clear_sentence(
+    tmp_path: Path, authority: Authority, tls_etcd: EtcdProcess, tls: str, why: str
 ) -> None:
-    files = None if tls == "plain" else ClientTls(authority.cert)
+    (tmp_path / "other").mkdir()
+    files = {
+        "plain": None,
+        "no certificate": ClientTls(authority.cert),
+        "another CA": ClientTls(Authority(tmp_path / "other").cert, *authority.issue("router")),
+    }[tls]
     async with EtcdClient([tls_etcd.endpoint], tls=files, deadline_s=0.5) as client:
-        with pytest.raises(ClusterUnavailable, match="cannot be reached: "):
+        with pytest.raises(ClusterUnavailable, match=f"cannot be reached: {why}"):
             await client.get("/impala/a")
+
+
+async def test_renewed_certificates_are_shown_to_an_etcd_that_asks_for_them(
+    tmp_path: Path, authority: Authority
+) -> None:
+    """etcd takes another CA only after a restart; a client that goes on reads its own anew."""
+    (tmp_path / "new").mkdir()
+    new = Authority(tmp_path / "new")
+    etcd = tmp_path / "etcd"
+    etcd.mkdir()
+    client_files = etcd / "ca.crt", etcd / "tls.crt", etcd / "tls.key"
+
+    def renew(of: Authority) -> None:
+        for source, path in zip((of.cert, *of.issue("router")), client_files, strict=True):
+            path.write_bytes(source.read_bytes())
+
+    renew(authority)
+    cert, key = authority.issue("etcd")
+    with EtcdProcess(tls=ServerTls(cert, key, client_ca=authority.cert)) as process:
+        tls = ClientTls(*client_files)
+        async with EtcdClient([process.endpoint], tls=tls, deadline_s=1) as client:
+            await client.put("/impala/a", b"1")
+            for source, path in zip(new.issue("etcd"), (cert, key), strict=True):
+                path.write_bytes(source.read_bytes())
+            authority.cert.write_bytes(new.cert.read_bytes())
+            process.stop()
+            await asyncio.to_thread(process.start)
+            with pytest.raises(ClusterUnavailable):
+                await client.get("/impala/a")
+            renew(new)
+
+            async def is_read() -> bool:
+                with contextlib.suppress(ClusterUnavailable):
+                    return await client.get("/impala/a") is not None
+                return False
+
+            await eventually(is_read)
