@@ -7,6 +7,7 @@ shows everything the router says. Errors are CliErrors.
 from __future__ import annotations
 
 import ipaddress
+import ssl
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +18,7 @@ import httpx
 import orjson
 
 from services.cli.errors import ApiError, CliError, NotReachable
+from services.cli.tls_files import trusting
 
 TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 TRANSFER = httpx.Timeout(600.0, connect=5.0)
@@ -135,14 +137,21 @@ def failed_lines(counted: Batch | Run) -> int:
 
 
 class Client:
-    """`async with Client(url, api_key) as client`."""
+    """`async with Client(url, api_key, ca) as client`."""
 
-    def __init__(self, url: str, api_key: str = "") -> None:
+    def __init__(self, url: str, api_key: str = "", ca: Path | None = None) -> None:
+        """ca: whom to trust instead of whom this machine does. Raises ConfigError for a file that
+        is no CA's."""
         self.url = url.rstrip("/")
+        self._ca = ca
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         # This machine is never behind the HTTP proxy of somebody's environment.
         self._http = httpx.AsyncClient(
-            base_url=self.url, headers=headers, timeout=TIMEOUT, trust_env=not _is_local(url)
+            base_url=self.url,
+            headers=headers,
+            timeout=TIMEOUT,
+            trust_env=not _is_local(url),
+            verify=True if ca is None else trusting(ca),
         )
 
     async def __aenter__(self) -> Self:
@@ -293,6 +302,8 @@ class Client:
         return _object(response) or {}
 
     def _unreachable(self, error: httpx.HTTPError) -> CliError:
+        if (failed := _handshake_failure(error)) is not None:
+            return CliError(self._untrusted(failed))
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
             return NotReachable(
                 f"Nothing answers at {self.url}: start an instance with 'impala up', or name "
@@ -303,9 +314,38 @@ class Client:
         if isinstance(error, httpx.RemoteProtocolError) and "illegal" in str(error):
             return CliError(f"What answers at {self.url} speaks no HTTP/1: {hint}")
         reason = str(error).rstrip(".") or type(error).__name__
-        if isinstance(error, httpx.ReadError):
+        https = self.url.startswith("https:")
+        if isinstance(error, httpx.ReadError) or (
+            https and isinstance(error, httpx.RemoteProtocolError)
+        ):
             return NotReachable(f"The connection to {self.url} broke ({reason}): {hint}")
+        if isinstance(error, httpx.RemoteProtocolError):
+            return NotReachable(
+                f"The connection to {self.url} broke ({reason}): if it speaks TLS, its URL begins "
+                "with https:// and --ca names its CA."
+            )
         return NotReachable(f"The connection to {self.url} broke: {reason}.")
+
+    def _untrusted(self, failed: ssl.SSLError) -> str:
+        """What the handshake failed on, and what to do."""
+        if not isinstance(failed, ssl.SSLCertVerificationError):
+            return (
+                f"What answers at {self.url} speaks no TLS that this client knows "
+                f"({failed.reason}): if it speaks none, its URL begins with http://."
+            )
+        whom = f"by {self._ca}" if self._ca else "by this machine's CAs"
+        why = failed.verify_message.rstrip(".")
+        return (
+            f"The certificate at {self.url} is not vouched for {whom} ({why}): name the CA that "
+            "signed it with --ca (IMPALA_CA), and the host as the certificate does."
+        )
+
+
+def _handshake_failure(error: BaseException | None) -> ssl.SSLError | None:
+    """What lies under an error of httpx's, if it was TLS's."""
+    while error is not None and not isinstance(error, ssl.SSLError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _is_local(url: str) -> bool:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 import time
 from collections.abc import Coroutine
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -16,6 +18,8 @@ from libs.cluster.members import Members
 from libs.demo.cache import cache_dir
 from libs.demo.etcd import EtcdNotFound, resolve_etcd
 from libs.models.resolve import resolve_model
+from services.cli.certificate_check import check
+from services.cli.certificates import keep
 from services.cli.client import Client, Job
 from services.cli.core.reason import reason_of
 from services.cli.errors import INTERRUPTED, ApiError, CliError, NotReachable
@@ -100,6 +104,7 @@ class LocalInstance:
     async def _start(self) -> None:
         settings = self.settings
         self._stack.enter_context(self.state.held())
+        await asyncio.to_thread(self._see_to_certificates)
         # Here and not in the model server's log: a download is shown, a wrong name said at once.
         await asyncio.to_thread(resolve_model, settings.model, cache_dir(), self._reporter.say)
         try:
@@ -124,6 +129,19 @@ class LocalInstance:
                 "another --state."
             ) from error
 
+    def _see_to_certificates(self) -> None:
+        """Raises UnusableTls for the user's own that cannot be used."""
+        files, now = self.settings.tls_files(self.state), datetime.now(UTC)
+        if files is None:
+            return
+        if self.settings.tls_folder is None:
+            done = keep(files.folder, socket.gethostname(), now)
+            if done == "made":
+                self._reporter.say(f"made a CA for this instance: {files.ca}")
+            elif done == "renewed":
+                self._reporter.say(f"renewed the certificate {files.cert}; the CA is as it was")
+        check(files, now)
+
     async def _drain(self, running: asyncio.Task[None]) -> None:
         self.supervisor.stop()
         await running
@@ -143,7 +161,8 @@ class LocalInstance:
 
     async def _until_served(self) -> None:
         """The router knows the model's servers, their precision is known, and there is a job."""
-        async with Client(self.url, self._api_key) as client:
+        tls = self._launch.tls
+        async with Client(self.url, self._api_key, tls.ca if tls else None) as client:
             while True:
                 if self.settings.served_name in await _models(client):
                     break
@@ -161,8 +180,9 @@ class LocalInstance:
     async def _served_precision(self) -> str:
         """What the model servers chose, if it was left to them. They say it in etcd, where it can
         be read without an API key."""
+        tls = self._launch.tls
         async with (
-            EtcdClient([self._launch.etcd]) as client,
+            EtcdClient([self._launch.etcd], tls=tls.client() if tls else None) as client,
             Members(client, "modelserver") as members,
         ):
             found = {str(each.info["precision"]) for each in members.current().values()}
@@ -187,6 +207,7 @@ class LocalInstance:
                 source=self.settings.source,
                 precision=self._precision,
                 etcd=self._launch.etcd,
+                tls=str(self._launch.tls.folder) if self._launch.tls else "",
                 services=[
                     ServiceInfo(
                         service=each.service,

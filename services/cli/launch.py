@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,7 +12,8 @@ from services.cli import net
 from services.cli.core.supervision import Unit
 from services.cli.state_dir import StateDir
 from services.cli.supervisor.probes import every, grpc_serving, http_ok
-from services.cli.supervisor.service import Service
+from services.cli.supervisor.service import Probe, Service
+from services.cli.tls_files import TlsFiles
 
 DRAIN_S = 10.0
 GRACE_S = DRAIN_S + 5.0
@@ -47,6 +48,9 @@ class Settings:
     threads: int = 0
     kv_bytes: str = ""
     auth: bool = False
+    tls: bool = False
+    tls_folder: Path | None = None
+    """With `tls`: the user's own; None = one of the state folder, with certificates made here."""
     ports: PortWishes = field(default_factory=PortWishes)
 
     @property
@@ -63,12 +67,34 @@ class Settings:
         path = Path(self.model).expanduser()
         return str(path.absolute()) if path.exists() else self.model
 
+    def tls_files(self, state: StateDir) -> TlsFiles | None:
+        """None: without TLS."""
+        return TlsFiles((self.tls_folder or state.tls).absolute()) if self.tls else None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
     services: Sequence[Service]
     url: str
     etcd: str
+    tls: TlsFiles | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """What every process is told, or asked by: where etcd is, and whose certificates hold."""
+
+    etcd: str
+    tls: TlsFiles | None
+
+    def url(self, port: int) -> str:
+        return f"{'https' if self.tls else 'http'}://{net.HOST}:{port}"
+
+    def http_probe(self, port: int) -> Probe:
+        return http_ok(f"{self.url(port)}/health", self.tls.context if self.tls else None)
+
+    def grpc_probe(self, port: int) -> Probe:
+        return grpc_serving(f"{net.HOST}:{port}", self.tls.client() if self.tls else None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,29 +144,21 @@ def plan(
 ) -> Launch:
     """Raises CliError for a port that cannot be had."""
     ports = _Ports.pick(settings.ports, settings.servers, picker or net.PortPicker())
-    etcd = f"{net.HOST}:{ports.etcd}"
+    place = _Place(etcd=f"{net.HOST}:{ports.etcd}", tls=settings.tls_files(state))
+    objects = ("--objects", str(state.objects))
     services = [
-        _etcd(ports, state, etcd_binary),
-        _python("kvstore", "kvstore", ports.kvstore, etcd, stop_stage=3),
-        _python("leap", "leap", ports.leap, etcd, stop_stage=4),
-        _python(
-            "scheduler",
-            "scheduler",
-            ports.scheduler,
-            etcd,
-            "--objects",
-            str(state.objects),
-            stop_stage=1,
-        ),
-        *_modelservers(settings, ports, etcd),
-        _router(settings, ports, state, etcd),
+        _etcd(ports, state, etcd_binary, place),
+        _python("kvstore", "kvstore", ports.kvstore, place, stop_stage=3),
+        _python("leap", "leap", ports.leap, place, stop_stage=4),
+        _python("scheduler", "scheduler", ports.scheduler, place, *objects, stop_stage=1),
+        *_modelservers(settings, ports, place),
+        _router(settings, ports, state, place),
     ]
-    return Launch(services=services, url=f"http://{net.HOST}:{ports.http}", etcd=etcd)
+    return Launch(services=services, url=place.url(ports.http), etcd=place.etcd, tls=place.tls)
 
 
-def _etcd(ports: _Ports, state: StateDir, binary: Path) -> Service:
-    client = f"http://{net.HOST}:{ports.etcd}"
-    peer = f"http://{net.HOST}:{ports.etcd_peer}"
+def _etcd(ports: _Ports, state: StateDir, binary: Path, place: _Place) -> Service:
+    client, peer = place.url(ports.etcd), place.url(ports.etcd_peer)
     command = [
         str(binary),
         "--name=impala",
@@ -157,32 +175,46 @@ def _etcd(ports: _Ports, state: StateDir, binary: Path) -> Service:
         "--election-timeout=500",
         "--auto-compaction-mode=periodic",
         "--auto-compaction-retention=10m",
+        *(_etcd_tls(place.tls) if place.tls else ()),
     ]
     return Service(
         service="etcd",
         unit=Unit("etcd", start_stage=0, stop_stage=5, grace_s=GRACE_S),
         command=command,
         ports={"client": ports.etcd, "peer": ports.etcd_peer},
-        probe=http_ok(f"{client}/health"),
+        # On the port that clients use, with the certificate that they show: it is open to no other.
+        probe=place.http_probe(ports.etcd),
     )
 
 
-def _python(service: str, name: str, port: int, etcd: str, *flags: str, stop_stage: int) -> Service:
+def _etcd_tls(files: TlsFiles) -> Iterator[str]:
+    """Clients, and peers if it ever gets some, must show a certificate of the CA."""
+    for whom in ("", "peer-"):
+        yield f"--{whom}cert-file={files.cert}"
+        yield f"--{whom}key-file={files.key}"
+        yield f"--{whom}trusted-ca-file={files.ca}"
+        yield f"--{whom}client-cert-auth"
+
+
+def _python(
+    service: str, name: str, port: int, place: _Place, *flags: str, stop_stage: int
+) -> Service:
     # -P: a folder named like one of our packages where the user stands must not take its place.
     command = [sys.executable, "-P", "-m", f"services.{service}.main"]
-    command += ["--port", str(port), "--etcd", etcd, "--member", name]
+    command += ["--port", str(port), "--etcd", place.etcd, "--member", name]
+    command += ["--tls", str(place.tls.folder)] if place.tls else []
     command += ["--drain-s", f"{DRAIN_S:g}", *flags]
     return Service(
         service=service,
         unit=Unit(name, start_stage=1, stop_stage=stop_stage, grace_s=GRACE_S),
         command=command,
         ports={"grpc": port},
-        probe=grpc_serving(f"{net.HOST}:{port}"),
+        probe=place.grpc_probe(port),
         env=CHILD_ENV,
     )
 
 
-def _modelservers(settings: Settings, ports: _Ports, etcd: str) -> list[Service]:
+def _modelservers(settings: Settings, ports: _Ports, place: _Place) -> list[Service]:
     flags = ["--model", settings.source, "--model-name", settings.served_name]
     flags += ["--precision", settings.precision, "--threads", str(settings.threads_each)]
     if settings.kv_bytes:
@@ -193,7 +225,7 @@ def _modelservers(settings: Settings, ports: _Ports, etcd: str) -> list[Service]
             "modelserver",
             f"modelserver-{number}" if several else "modelserver",
             port,
-            etcd,
+            place,
             *flags,
             stop_stage=2,
         )
@@ -201,15 +233,15 @@ def _modelservers(settings: Settings, ports: _Ports, etcd: str) -> list[Service]
     ]
 
 
-def _router(settings: Settings, ports: _Ports, state: StateDir, etcd: str) -> Service:
+def _router(settings: Settings, ports: _Ports, state: StateDir, place: _Place) -> Service:
     flags = ["--http-port", str(ports.http), "--objects", str(state.objects)]
     flags += [] if settings.auth else ["--no-auth"]
-    grpc = _python("router", "router", ports.router, etcd, *flags, stop_stage=0)
+    grpc = _python("router", "router", ports.router, place, *flags, stop_stage=0)
     return Service(
         service=grpc.service,
         unit=grpc.unit,
         command=grpc.command,
         ports={"http": ports.http, **grpc.ports},
-        probe=every(grpc.probe, http_ok(f"http://{net.HOST}:{ports.http}/health")),
+        probe=every(grpc.probe, place.http_probe(ports.http)),
         env=grpc.env,
     )

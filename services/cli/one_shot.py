@@ -15,6 +15,7 @@ from pathlib import Path
 
 from libs.demo.model import DEMO
 from services.cli import batch_run, job_choice
+from services.cli.at_router import AtRouter, Found
 from services.cli.batch_run import Fetched
 from services.cli.client import Batch, Client, Run
 from services.cli.core.fit import Serving, Wanted, misfit
@@ -40,6 +41,7 @@ class OneShot:
     as far as an instance that runs is concerned.
     state: the folder that was named; None = the default one, or a temporary one to start in.
     url: a router that is used as it is; empty = the instance of `state`, or one that is started.
+    ca: of the certificate at `url`; None = those that this machine trusts.
     job: of the instance that is used; empty = the model's newest.
     substitute: lines that name another model, or none, get this one's name."""
 
@@ -50,6 +52,7 @@ class OneShot:
     window: str = "24h"
     state: Path | None = None
     url: str = ""
+    ca: Path | None = None
     api_key: str = ""
     job: str = ""
     substitute: bool = False
@@ -152,8 +155,8 @@ async def _target(wish: OneShot, model: str, interrupts: Interrupts) -> AsyncIte
     """Somewhere that serves the model."""
     running = _running(wish, model)
     if running is not None:
-        url, name = running
-        async with Client(url, wish.api_key) as client:
+        router, name = running
+        async with router.client() as client:
             yield _Target(client, name, await _job(client, name, wish.job), stays=True)
         return
     if wish.job:
@@ -189,8 +192,8 @@ async def _say_unfinished(client: Client) -> None:
         )
 
 
-def _running(wish: OneShot, model: str) -> tuple[str, str] | None:
-    """URL of the router to use and the model's name there; None = an instance is to be started.
+def _running(wish: OneShot, model: str) -> tuple[Found, str] | None:
+    """The router to use and the model's name there; None = an instance is to be started.
     Raises CliError where that cannot be."""
     if wish.always_start:
         return None
@@ -200,7 +203,7 @@ def _running(wish: OneShot, model: str) -> tuple[str, str] | None:
                 f"--precision is for an instance that is started here, not for {wish.url}: leave "
                 "it out, or --url (IMPALA_URL)."
             )
-        return wish.url, model
+        return Found(wish.url, wish.ca, wish.api_key), model
     folder = StateDir.named(wish.state)
     running = folder.instance()
     if running is None or running.phase != "ready":
@@ -214,7 +217,7 @@ def _running(wish: OneShot, model: str) -> tuple[str, str] | None:
         ),
     )
     if not why:
-        return running.url, running.model
+        return AtRouter(api_key=wish.api_key, state=wish.state).found(), running.model
     ask = f"ask for what it serves (--model {running.model} --substitute-model answers with it)"
     if wish.state:
         raise CliError(

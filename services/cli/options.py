@@ -1,40 +1,17 @@
-"""Options that several commands have, and what they lead to."""
+"""Options that several commands have, and how a command takes a group of them."""
 
 from __future__ import annotations
 
-import asyncio
+import functools
+import inspect
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any
 
-import httpx
 import typer
 
-from libs.rpc import ClientTls
-from services.cli.client import Client
-from services.cli.cluster import Etcds
-from services.cli.errors import Usage
-from services.cli.state_dir import StateDir
-
-Answer = TypeVar("Answer")
-
-
-def router_url(text: str) -> str:
-    """Without what clients of OpenAI's API have at its end, `/v1`. Raises Usage."""
-    if not text:
-        return ""
-    try:
-        url = httpx.URL(text)
-    except httpx.InvalidURL as error:
-        raise Usage(f"--url (IMPALA_URL) has {text!r}, which is no URL: {error}.") from error
-    if url.scheme not in ("http", "https") or not url.host:
-        shown = text.rpartition("://")[2]
-        raise Usage(
-            f"--url (IMPALA_URL) has {text!r}, but it is a router's HTTP address with its scheme, "
-            f"as http://{shown or '127.0.0.1:8080'}."
-        )
-    return text.rstrip("/").removesuffix("/v1").rstrip("/")
+Command = Callable[..., int]
 
 
 def finite(value: float | None) -> float | None:
@@ -48,15 +25,6 @@ State = Annotated[
     Path | None,
     typer.Option("--state", help="State folder of the instance.", envvar="IMPALA_STATE"),
 ]
-Url = Annotated[
-    str,
-    typer.Option(
-        "--url",
-        help="Base URL of a router; else the instance of --state.",
-        envvar="IMPALA_URL",
-        callback=router_url,
-    ),
-]
 ApiKey = Annotated[
     str, typer.Option("--api-key", help="API key, if the router asks.", envvar="IMPALA_API_KEY")
 ]
@@ -65,80 +33,33 @@ Window = Annotated[
     str, typer.Option("--window", help='Completion window: "24h", "<n>h" or "unlimited".')
 ]
 Limit = Annotated[int, typer.Option("--limit", help="How many at most.", min=1, max=100)]
-Etcd = Annotated[
-    str,
-    typer.Option("--etcd", help="etcd, host:port; else the one of --state.", envvar="IMPALA_ETCD"),
-]
-EtcdCa = Annotated[
-    Path | None,
-    typer.Option(
-        "--etcd-ca",
-        help="CA of etcd's certificate, PEM; with it etcd is spoken to in TLS.",
-        envvar="IMPALA_ETCD_CA",
-    ),
-]
-EtcdCert = Annotated[
-    Path | None,
-    typer.Option("--etcd-cert", help="Certificate to show etcd.", envvar="IMPALA_ETCD_CERT"),
-]
-EtcdKey = Annotated[
-    Path | None,
-    typer.Option("--etcd-key", help="Its private key.", envvar="IMPALA_ETCD_KEY"),
-]
-
-EtcdUser = Annotated[
-    str, typer.Option("--etcd-user", help="User, where it asks for one.", envvar="IMPALA_ETCD_USER")
-]
-EtcdPasswordFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--etcd-password-file",
-        help="File with that user's password.",
-        envvar="IMPALA_ETCD_PASSWORD_FILE",
-    ),
-]
 
 
-def client_of(url: str, api_key: str, state: Path | None) -> Client:
-    """For the URL, or for the instance of the state folder. Raises CliError if none runs there."""
-    return Client(url or StateDir.named(state).require().url, api_key)
+def grouped(**groups: Callable[..., Any]) -> Callable[[Command], Command]:
+    """Options by the group: `@grouped(router=AtRouter)` gives a command the options that the fields
+    of the dataclass AtRouter are, and calls it with `router=AtRouter(...)` made of what was given.
+    """
 
+    def decorate(command: Command) -> Command:
+        own = inspect.signature(command, eval_str=True)
+        fields = {
+            name: inspect.signature(group, eval_str=True).parameters
+            for name, group in groups.items()
+        }
 
-def with_client(
-    url: str, api_key: str, state: Path | None, work: Callable[[Client], Awaitable[Answer]]
-) -> Answer:
-    """Does the work with a client as `client_of` makes it."""
+        @functools.wraps(command)
+        def taken(**given: Any) -> int:
+            made = {
+                name: groups[name](**{field: given.pop(field) for field in fields[name]})
+                for name in groups
+            }
+            return command(**given, **made)
 
-    async def connected() -> Answer:
-        async with client_of(url, api_key, state) as client:
-            return await work(client)
+        parameters = [each for name, each in own.parameters.items() if name not in groups]
+        for group in fields.values():
+            parameters += group.values()
+        taken.__dict__["__signature__"] = own.replace(parameters=parameters)
+        taken.__annotations__ = {each.name: each.annotation for each in parameters}
+        return taken
 
-    return asyncio.run(connected())
-
-
-def etcd_of(
-    etcd: str,
-    state: Path | None,
-    ca: Path | None,
-    cert: Path | None,
-    key: Path | None,
-    user: str,
-    password_file: Path | None,
-) -> Etcds:
-    """Raises CliError if none was named and no instance runs, Usage for what cannot be meant."""
-    named = etcd or StateDir.named(state).require().etcd
-    endpoints = [each.strip() for each in named.split(",")]
-    for each in endpoints:
-        if "/" in each or not each.rpartition(":")[2].isdecimal():
-            raise Usage(
-                f"--etcd has {each!r}, but an endpoint is host:port, without a scheme; TLS is what "
-                "--etcd-ca asks for."
-            )
-    if (cert is None) != (key is None):
-        raise Usage("--etcd-cert and --etcd-key go together: give both or neither.")
-    for path in (ca, cert, key):
-        if path is not None and not path.is_file():
-            raise Usage(f"The TLS file {path} does not exist.")
-    if (not user) != (password_file is None):
-        raise Usage("--etcd-user and --etcd-password-file go together: give both.")
-    return Etcds(endpoints, ClientTls(ca, cert, key) if ca or cert else None, user, password_file)
+    return decorate

@@ -5,6 +5,7 @@ STATE/instance.json  `Instance`; written by the supervisor alone, whole or not a
 STATE/logs/          a file for each service, and the one of the start before
 STATE/etcd/          etcd's data
 STATE/objects/       the object store
+STATE/tls/           certificates that `impala up --tls` made
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import BinaryIO, Self
 import msgspec
 
 from services.cli.errors import CliError
+from services.cli.tls_files import TlsFiles
 
 DEFAULT_NAME = "default"
 TEMPORARY_PREFIX = "run-"
@@ -58,6 +60,12 @@ class Instance(msgspec.Struct, kw_only=True):
     etcd: str
     """host:port."""
     services: list[ServiceInfo]
+    tls: str = ""
+    """Folder with tls.crt, tls.key and ca.crt, by which all of it is reached; empty: no TLS."""
+
+    @property
+    def tls_files(self) -> TlsFiles | None:
+        return TlsFiles(Path(self.tls)) if self.tls else None
 
 
 def state_home(env: Mapping[str, str] = os.environ) -> Path:
@@ -86,6 +94,10 @@ class StateDir:
     @property
     def objects(self) -> Path:
         return self.path / "objects"
+
+    @property
+    def tls(self) -> Path:
+        return self.path / "tls"
 
     def make(self) -> None:
         """Only its owner may look inside. Raises CliError."""

@@ -11,11 +11,13 @@ import typer
 
 from libs.rpc import connect
 from services.cli import batch_run, job_choice, options
+from services.cli.at_router import AtRouter, Found, with_client
 from services.cli.client import Batch, Client, failed_lines
 from services.cli.errors import FAILED, SOME_LINES_FAILED, CliError
 from services.cli.invocation import typed
 from services.cli.ledger import COUNT_COLUMNS, batch_rows, count_cells, line_counts
 from services.cli.one_shot import endpoint_of, read_input
+from services.cli.options import grouped
 from services.cli.output import BatchProgress, clock, dollars, listing, pairs, print_json, say
 from services.cli.results import follow_results, over_grpc, over_http
 
@@ -29,8 +31,10 @@ BatchId = Annotated[str, typer.Argument(metavar="BATCH")]
 
 
 @app.command()
+@grouped(router=AtRouter)
 def submit(
     file: Annotated[Path, typer.Argument(metavar="FILE.jsonl")],
+    router: AtRouter,
     job: Annotated[
         str, typer.Option(help="Job to run it on; needed if the lines' model has several.")
     ] = "",
@@ -38,9 +42,6 @@ def submit(
     window: options.Window = "24h",
     wait: Annotated[bool, typer.Option("--wait", help="Show progress until it has ended.")] = False,
     as_json: options.AsJson = False,
-    url: options.Url = "",
-    api_key: options.ApiKey = "",
-    state: options.State = None,
 ) -> int:
     """Upload a file of requests and make a batch of it.
 
@@ -58,7 +59,7 @@ def submit(
             say(f"batch {batch['id']}")
         return await _ended(client, batch["id"]) if wait else batch
 
-    batch = options.with_client(url, api_key, state, work)
+    batch = with_client(router, work)
     if as_json:
         print_json(batch)
     elif wait:
@@ -74,12 +75,11 @@ def submit(
 
 
 @app.command()
+@grouped(router=AtRouter)
 def status(
     batch_id: BatchId,
+    router: AtRouter,
     as_json: options.AsJson = False,
-    url: options.Url = "",
-    api_key: options.ApiKey = "",
-    state: options.State = None,
 ) -> int:
     """Show a batch and what its run has cost so far.
 
@@ -97,12 +97,14 @@ def status(
             _say_failed_lines(batch)
         return FAILED if batch["status"] == "failed" else 0
 
-    return options.with_client(url, api_key, state, work)
+    return with_client(router, work)
 
 
 @app.command()
+@grouped(router=AtRouter)
 def results(
     batch_id: BatchId,
+    router: AtRouter,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File to write; else stdout.")
     ] = None,
@@ -119,9 +121,6 @@ def results(
             envvar="IMPALA_GRPC",
         ),
     ] = "",
-    url: options.Url = "",
-    api_key: options.ApiKey = "",
-    state: options.State = None,
 ) -> int:
     """Print a batch's answers, or its failed lines, as JSON lines.
 
@@ -134,7 +133,7 @@ def results(
         if output is not None:
             batch_run.check_writable(output)
         if follow and output is None:
-            await _follow(client, grpc, batch_id, api_key, errors)
+            await _follow(client, router.found(), grpc, batch_id, errors)
         elif follow:
             with BatchProgress() as bar:
                 await batch_run.follow(client, batch_id, bar.show)
@@ -155,27 +154,26 @@ def results(
             say(f"The batch {batch_id} is {batch['status']}: {line_counts(batch)}.")
         return _say_broken(batch) if failed else 0
 
-    return options.with_client(url, api_key, state, work)
+    return with_client(router, work)
 
 
-async def _follow(client: Client, target: str, batch_id: str, api_key: str, errors: bool) -> None:
+async def _follow(client: Client, router: Found, target: str, batch_id: str, errors: bool) -> None:
     if not target:
         await follow_results(over_http(client, batch_id), errors=errors)
         return
-    async with connect(target) as channel:
-        await follow_results(over_grpc(channel, batch_id, api_key), errors=errors)
+    async with connect(target, router.grpc_tls) as channel:
+        await follow_results(over_grpc(channel, batch_id, router.api_key), errors=errors)
 
 
 @app.command()
+@grouped(router=AtRouter)
 def cancel(
     batch_id: BatchId,
+    router: AtRouter,
     as_json: options.AsJson = False,
-    url: options.Url = "",
-    api_key: options.ApiKey = "",
-    state: options.State = None,
 ) -> int:
     """Cancel a batch; its finished lines stay."""
-    batch = options.with_client(url, api_key, state, lambda client: client.cancel_batch(batch_id))
+    batch = with_client(router, lambda client: client.cancel_batch(batch_id))
     if as_json:
         print_json(batch)
     else:
@@ -184,15 +182,14 @@ def cancel(
 
 
 @app.command("list")
+@grouped(router=AtRouter)
 def list_batches(
+    router: AtRouter,
     limit: options.Limit = 20,
     as_json: options.AsJson = False,
-    url: options.Url = "",
-    api_key: options.ApiKey = "",
-    state: options.State = None,
 ) -> int:
     """List batches, newest first."""
-    batches = options.with_client(url, api_key, state, lambda client: client.batches(limit))
+    batches = with_client(router, lambda client: client.batches(limit))
     listing(batches, COLUMNS, _row, as_json=as_json)
     return 0
 

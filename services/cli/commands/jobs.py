@@ -7,15 +7,19 @@ from typing import Annotated
 import typer
 
 from services.cli import job_choice, options
+from services.cli.at_router import AtRouter, with_client
 from services.cli.client import Client, Job
+from services.cli.options import grouped
 from services.cli.output import clock, listing, pairs, print_json, say
 
 app = typer.Typer(help="Jobs: a model and its configuration.", no_args_is_help=True)
 
 
 @app.command()
+@grouped(router=AtRouter)
 def create(
     model: Annotated[str, typer.Option(help="Served model's name.")],
+    router: AtRouter,
     name: Annotated[str, typer.Option(help="For people.")] = "",
     price: Annotated[
         float | None,
@@ -27,9 +31,6 @@ def create(
         ),
     ] = None,
     as_json: options.AsJson = False,
-    url: options.Url = "",
-    api_key: options.ApiKey = "",
-    state: options.State = None,
 ) -> int:
     """Make a job and print its id.
 
@@ -41,7 +42,7 @@ def create(
         served = [each["id"] for each in await client.models()]
         return made, await job_choice.jobs_of(client, model), served
 
-    job, all_of_model, served = options.with_client(url, api_key, state, work)
+    job, all_of_model, served = with_client(router, work)
     if as_json:
         print_json(job)
     else:
@@ -61,29 +62,27 @@ def create(
 
 
 @app.command("list")
+@grouped(router=AtRouter)
 def list_jobs(
+    router: AtRouter,
     as_json: options.AsJson = False,
-    url: options.Url = "",
-    api_key: options.ApiKey = "",
-    state: options.State = None,
 ) -> int:
     """List jobs, newest first."""
-    jobs = options.with_client(url, api_key, state, lambda client: client.jobs())
+    jobs = with_client(router, lambda client: client.jobs())
     columns = ("job", "model", "precision", "name", "price/h>", "created")
     listing(jobs, columns, _row, as_json=as_json)
     return 0
 
 
 @app.command()
+@grouped(router=AtRouter)
 def show(
     job_id: Annotated[str, typer.Argument(metavar="JOB")],
+    router: AtRouter,
     as_json: options.AsJson = False,
-    url: options.Url = "",
-    api_key: options.ApiKey = "",
-    state: options.State = None,
 ) -> int:
     """Show one job."""
-    job = options.with_client(url, api_key, state, lambda client: client.job(job_id))
+    job = with_client(router, lambda client: client.job(job_id))
     if as_json:
         print_json(job)
     else:
@@ -93,14 +92,13 @@ def show(
 
 
 @app.command()
+@grouped(router=AtRouter)
 def delete(
     job_id: Annotated[str, typer.Argument(metavar="JOB")],
-    url: options.Url = "",
-    api_key: options.ApiKey = "",
-    state: options.State = None,
+    router: AtRouter,
 ) -> int:
     """Delete a job that no unfinished batch needs."""
-    options.with_client(url, api_key, state, lambda client: client.delete_job(job_id))
+    with_client(router, lambda client: client.delete_job(job_id))
     say(f"{job_id} is deleted")
     return 0
 

@@ -13,8 +13,9 @@ from libs.cluster.accounts import ApiKey, create_key, list_keys, revoke_key
 from libs.cluster.client import EtcdClient
 from libs.cluster.errors import BadAccountName
 from services.cli import options
-from services.cli.cluster import with_etcd
+from services.cli.cluster import AtEtcd, with_etcd
 from services.cli.errors import CliError, Usage
+from services.cli.options import grouped
 from services.cli.output import clock, print_json, say, table
 
 app = typer.Typer(help="API keys of accounts.", no_args_is_help=True)
@@ -24,6 +25,7 @@ SHOWN = 12
 
 
 @app.command()
+@grouped(cluster=AtEtcd)
 def create(
     account: Annotated[
         str,
@@ -32,15 +34,9 @@ def create(
             "digits, dots, underscores and hyphens."
         ),
     ],
+    cluster: AtEtcd,
     name: Annotated[str, typer.Option(help="For people.")] = "",
     as_json: options.AsJson = False,
-    etcd: options.Etcd = "",
-    etcd_ca: options.EtcdCa = None,
-    etcd_cert: options.EtcdCert = None,
-    etcd_key: options.EtcdKey = None,
-    etcd_user: options.EtcdUser = "",
-    etcd_password_file: options.EtcdPasswordFile = None,
-    state: options.State = None,
 ) -> int:
     """Make a key and print it: it is stored nowhere and shown this once."""
 
@@ -52,7 +48,7 @@ def create(
             raise Usage(f"--account {error.message}") from error
 
     key = with_etcd(
-        options.etcd_of(etcd, state, etcd_ca, etcd_cert, etcd_key, etcd_user, etcd_password_file),
+        cluster.found(),
         work,
     )
     if as_json:
@@ -64,20 +60,15 @@ def create(
 
 
 @app.command("list")
+@grouped(cluster=AtEtcd)
 def list_all(
+    cluster: AtEtcd,
     account: Annotated[str | None, typer.Option(help="Only this account's.")] = None,
     as_json: options.AsJson = False,
-    etcd: options.Etcd = "",
-    etcd_ca: options.EtcdCa = None,
-    etcd_cert: options.EtcdCert = None,
-    etcd_key: options.EtcdKey = None,
-    etcd_user: options.EtcdUser = "",
-    etcd_password_file: options.EtcdPasswordFile = None,
-    state: options.State = None,
 ) -> int:
     """List keys, oldest first."""
     keys = with_etcd(
-        options.etcd_of(etcd, state, etcd_ca, etcd_cert, etcd_key, etcd_user, etcd_password_file),
+        cluster.found(),
         lambda client: list_keys(client, account),
     )
     if as_json:
@@ -88,15 +79,10 @@ def list_all(
 
 
 @app.command()
+@grouped(cluster=AtEtcd)
 def revoke(
     key_id: Annotated[str, typer.Argument(metavar="ID", help="As 'impala keys list' shows it.")],
-    etcd: options.Etcd = "",
-    etcd_ca: options.EtcdCa = None,
-    etcd_cert: options.EtcdCert = None,
-    etcd_key: options.EtcdKey = None,
-    etcd_user: options.EtcdUser = "",
-    etcd_password_file: options.EtcdPasswordFile = None,
-    state: options.State = None,
+    cluster: AtEtcd,
 ) -> int:
     """Refuse a key from now on."""
 
@@ -108,7 +94,7 @@ def revoke(
         return await revoke_key(client, found[0].hash, now=int(time.time()))
 
     key = with_etcd(
-        options.etcd_of(etcd, state, etcd_ca, etcd_cert, etcd_key, etcd_user, etcd_password_file),
+        cluster.found(),
         work,
     )
     say(f"The key ...{key.hint} of {key.account} is revoked")

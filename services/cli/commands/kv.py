@@ -10,9 +10,10 @@ from google.protobuf.json_format import MessageToDict
 from impala.kvstore.v1 import kvstore_pb2, kvstore_pb2_grpc
 from libs.cluster.client import EtcdClient
 from libs.cluster.members import Members
-from libs.rpc import call, connect
+from libs.rpc import ClientTls, call, connect
 from services.cli import options
-from services.cli.cluster import with_etcd
+from services.cli.cluster import AtEtcd, with_etcd
+from services.cli.options import grouped
 from services.cli.output import print_json, table
 
 app = typer.Typer(help="The shared tiers of the KV cache.", no_args_is_help=True)
@@ -28,21 +29,14 @@ def kv() -> None:
 
 
 @app.command()
+@grouped(cluster=AtEtcd)
 def stats(
+    cluster: AtEtcd,
     as_json: options.AsJson = False,
-    etcd: options.Etcd = "",
-    etcd_ca: options.EtcdCa = None,
-    etcd_cert: options.EtcdCert = None,
-    etcd_key: options.EtcdKey = None,
-    etcd_user: options.EtcdUser = "",
-    etcd_password_file: options.EtcdPasswordFile = None,
-    state: options.State = None,
 ) -> int:
     """Show what every kvstore holds and what became of the look-ups."""
-    found = with_etcd(
-        options.etcd_of(etcd, state, etcd_ca, etcd_cert, etcd_key, etcd_user, etcd_password_file),
-        _ask_all,
-    )
+    etcd = cluster.found()
+    found = with_etcd(etcd, lambda client: _ask_all(client, etcd.peers))
     if as_json:
         print_json({name: _document(each) for name, each in found.items()})
         return 0
@@ -51,15 +45,16 @@ def stats(
     return 0
 
 
-async def _ask_all(client: EtcdClient) -> dict[str, Stats]:
+async def _ask_all(client: EtcdClient, tls: ClientTls | None) -> dict[str, Stats]:
     async with Members(client, "kvstore") as members:
         return {
-            name: await _ask(member.info["address"]) for name, member in members.current().items()
+            name: await _ask(member.info["address"], tls)
+            for name, member in members.current().items()
         }
 
 
-async def _ask(address: str) -> Stats:
-    async with connect(address) as channel:
+async def _ask(address: str, tls: ClientTls | None) -> Stats:
+    async with connect(address, tls) as channel:
         stub = kvstore_pb2_grpc.KvStoreStub(channel)
         return await call(stub.Stats, kvstore_pb2.StatsRequest(), timeout_s=WITHIN_S)
 

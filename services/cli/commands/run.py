@@ -9,19 +9,22 @@ from typing import Annotated, Any
 import typer
 
 from services.cli import options
+from services.cli.at_router import AtRouter
 from services.cli.commands.up import check_precision
 from services.cli.ledger import batch_rows
 from services.cli.one_shot import Answered, OneShot, answer
+from services.cli.options import grouped
 from services.cli.output import pairs, print_json, say
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(run)
+    app.command()(grouped(router=AtRouter)(run))
 
 
 def run(
     input: Annotated[Path, typer.Argument(metavar="IN.jsonl", help="Requests, as a batch file.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT.jsonl")],
+    router: AtRouter,
     model: Annotated[str, typer.Option(help="The model to serve; else what the lines name.")] = "",
     precision: Annotated[
         str | None,
@@ -33,9 +36,6 @@ def run(
     job: Annotated[
         str, typer.Option(help="Job of a running instance; else the model's newest.")
     ] = "",
-    url: options.Url = "",
-    api_key: options.ApiKey = "",
-    state: options.State = None,
     substitute_model: Annotated[
         bool,
         typer.Option(
@@ -56,9 +56,10 @@ def run(
         model=model,
         precision=precision,
         window=window,
-        state=state,
-        url=url,
-        api_key=api_key,
+        state=router.state,
+        url=router.url,
+        ca=router.ca,
+        api_key=router.api_key,
         job=job,
         substitute=substitute_model,
         force=force,

@@ -7,8 +7,10 @@ from typing import Annotated
 import typer
 
 from services.cli import options
+from services.cli.at_router import AtRouter, with_client
 from services.cli.client import Run
 from services.cli.ledger import COUNT_COLUMNS, count_cells, line_counts, run_rows, tasks_per_dollar
+from services.cli.options import grouped
 from services.cli.output import clock, dollars, listing, pairs, print_json
 
 COLUMNS = ("run", "job", "status", *COUNT_COLUMNS, "cost>", "tasks/$>", "created")
@@ -17,30 +19,28 @@ app = typer.Typer(help="Runs: executions of batches, with their cost.", no_args_
 
 
 @app.command("list")
+@grouped(router=AtRouter)
 def list_runs(
+    router: AtRouter,
     job: Annotated[str, typer.Option(help="Only this job's.")] = "",
     limit: options.Limit = 20,
     as_json: options.AsJson = False,
-    url: options.Url = "",
-    api_key: options.ApiKey = "",
-    state: options.State = None,
 ) -> int:
     """List runs, newest first."""
-    runs = options.with_client(url, api_key, state, lambda client: client.runs(limit, job))
+    runs = with_client(router, lambda client: client.runs(limit, job))
     listing(runs, COLUMNS, _row, as_json=as_json)
     return 0
 
 
 @app.command()
+@grouped(router=AtRouter)
 def show(
     run_id: Annotated[str, typer.Argument(metavar="RUN")],
+    router: AtRouter,
     as_json: options.AsJson = False,
-    url: options.Url = "",
-    api_key: options.ApiKey = "",
-    state: options.State = None,
 ) -> int:
     """Show a run's ledger."""
-    run = options.with_client(url, api_key, state, lambda client: client.run(run_id))
+    run = with_client(router, lambda client: client.run(run_id))
     if as_json:
         print_json(run)
         return 0

@@ -9,15 +9,20 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import typer
+from typer._click import Context
+from typer.core import TyperCommand
 
 from libs.clock.polling import wait_until
 from libs.config import parse_bytes
 from libs.demo.model import DEMO
-from services.cli import options
+from services.cli import net, options
 from services.cli.errors import CliError, Usage
 from services.cli.instance import LocalInstance
 from services.cli.interrupts import Interrupts
@@ -34,9 +39,25 @@ Port = Annotated[int | None, typer.Option(min=0, max=65535)]
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(up)
+    app.command(cls=UpCommand)(up)
     app.command()(down)
     app.command()(ps)
+
+
+class UpCommand(TyperCommand):
+    """`--tls` may stand without a value."""
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, with_lone_tls(args))
+
+
+def with_lone_tls(arguments: Sequence[str]) -> list[str]:
+    """`--tls` that no folder follows, as `--tls=`. What follows it and is no flag is the folder:
+    nothing else of `impala up` stands without a flag."""
+    return [
+        "--tls=" if argument == "--tls" and after.startswith("-") else argument
+        for argument, after in pairwise([*arguments, "-"])
+    ]
 
 
 def check_precision(value: str | None) -> str | None:
@@ -63,6 +84,14 @@ def up(
     ] = 0,
     kv_bytes: Annotated[str, typer.Option(help="KV pool of each model server, as 2GiB.")] = "",
     auth: Annotated[bool, typer.Option("--auth", help="Ask for API keys.")] = False,
+    tls: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[FOLDER]",
+            help="Speak TLS, and mutual TLS between members and to etcd: with tls.crt, tls.key and "
+            "ca.crt of FOLDER, or, without it, with a CA made for this instance.",
+        ),
+    ] = None,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Return once it is ready.")
     ] = False,
@@ -89,6 +118,8 @@ def up(
         threads=threads,
         kv_bytes=_checked_size(kv_bytes),
         auth=auth,
+        tls=tls is not None,
+        tls_folder=Path(tls).expanduser() if tls else None,
         ports=PortWishes(
             http=http_port,
             router=grpc_port,
@@ -118,9 +149,9 @@ async def _up(state: StateDir, settings: Settings, api_key: str) -> int:
 
 def _summary(instance: Instance, state: StateDir, settings: Settings, *, without_job: bool) -> str:
     body = f'{{"model": "{instance.model}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
-    imports = "import os\n  " if settings.auth else ""
     key = 'os.environ["IMPALA_API_KEY"]' if settings.auth else '"none"'
     header = ' -H "authorization: Bearer $IMPALA_API_KEY"' if settings.auth else ""
+    ca, cacert = _how_to_trust(instance)
     where, impala = _where(state), typed()
     first = ""
     if without_job:
@@ -135,17 +166,44 @@ Impala is ready at {instance.url}
   model    {instance.model} ({instance.precision}, {servers}, {settings.threads_each} threads each)
   etcd     {instance.etcd}
   state    {state.path} (logs in {state.logs})
-{first}
+{ca}{first}
 Try it:
-  curl {instance.url}/v1/chat/completions -H 'content-type: application/json'{header} \\
+  curl{cacert} {instance.url}/v1/chat/completions -H 'content-type: application/json'{header} \\
     -d '{body}'
 
-  {imports}from openai import OpenAI
-  client = OpenAI(base_url="{instance.url}/v1", api_key={key})
+{_openai(instance, key)}
   client.chat.completions.create(model="{instance.model}", messages=[...])
 
   {impala} run IN.jsonl -o OUT.jsonl --model {instance.model}{where}
 """
+
+
+def _how_to_trust(instance: Instance) -> tuple[str, str]:
+    """A line about the CA, and curl's flag for it; empty without TLS."""
+    files = instance.tls_files
+    if files is None:
+        return "", ""
+    ca = shlex.quote(str(files.ca))
+    (port,) = (each.ports["grpc"] for each in instance.services if each.service == "router")
+    line = f"  CA       {files.ca} (gRPC: grpcurl -cacert {ca} {net.HOST}:{port} list)\n"
+    return line, f" --cacert {ca}"
+
+
+def _openai(instance: Instance, key: str) -> str:
+    """How its client is made; `key` is a Python expression."""
+    at, files = f'base_url="{instance.url}/v1", api_key={key}', instance.tls_files
+    modules = ["os"] if key.startswith("os.") else []
+    if files is None:
+        lines = ["from openai import OpenAI", f"client = OpenAI({at})"]
+    else:
+        modules.append("ssl")
+        lines = [
+            "from openai import DefaultHttpxClient, OpenAI",
+            f"tls = ssl.create_default_context(cafile={str(files.ca)!r})",
+            f"client = OpenAI({at}, http_client=DefaultHttpxClient(verify=tls))",
+        ]
+    imports = [f"import {', '.join(modules)}"] if modules else []
+    return "\n".join(f"  {line}" for line in [*imports, *lines])
 
 
 def _where(state: StateDir) -> str:

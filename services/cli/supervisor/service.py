@@ -16,6 +16,15 @@ from services.cli.supervisor.log import Log
 
 TETHER = Path(__file__).with_name("tether.py")
 
+OTHER_PLACES = frozenset(
+    f"IMPALA_{name}"
+    for name in (
+        *("TLS", "TLS_CERT", "TLS_KEY", "TLS_CA", "TLS_NAME", "TLS_CLIENTS"),
+        *("ETCD_PLAIN", "ETCD_CA", "ETCD_CERT", "ETCD_KEY", "ETCD_USER", "ETCD_PASSWORD_FILE"),
+    )
+)
+"""How commands are told to reach a cluster elsewhere. Services would take it for themselves."""
+
 Probe = Callable[[], Awaitable[bool]]
 """Whether the service can do its work now; False as well when it is not there."""
 
@@ -23,7 +32,7 @@ Probe = Callable[[], Awaitable[bool]]
 @dataclass(frozen=True, kw_only=True)
 class Service:
     """service: its kind, as `impala ps` names it. unit.name: this one, when there are several.
-    ports: by protocol, for people. env: added to the supervisor's own."""
+    ports: by protocol, for people. env: added to the supervisor's own, without OTHER_PLACES."""
 
     service: str
     unit: Unit
@@ -47,9 +56,14 @@ async def spawn(service: Service, log: Log) -> asyncio.subprocess.Process:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env={**os.environ, **service.env},
+            env=environment(os.environ, service.env),
             start_new_session=True,
         )
+
+
+def environment(ours: Mapping[str, str], added: Mapping[str, str]) -> dict[str, str]:
+    inherited = {name: value for name, value in ours.items() if name not in OTHER_PLACES}
+    return {**inherited, **added}
 
 
 def send(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
