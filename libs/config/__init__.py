@@ -11,6 +11,7 @@ A field `memory_bytes` is the flag `--memory-bytes` and the variable `IMPALA_MEM
 beats the environment, which beats the default. A wrong one is one sentence and exit code 2.
 """
 
+from libs.config.exposure import check_exposure, is_loopback
 from libs.config.fields import ConfigError, parse_bytes, port_setting, setting
 from libs.config.reader import parse_config, read_config
 from libs.config.service import ServiceConfig
@@ -18,6 +19,8 @@ from libs.config.service import ServiceConfig
 __all__ = [
     "ConfigError",
     "ServiceConfig",
+    "check_exposure",
+    "is_loopback",
     "parse_bytes",
     "parse_config",
     "port_setting",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pathlib
 from dataclasses import dataclass
+from typing import ClassVar
 
+from libs.config.exposure import check_exposure
 from libs.config.fields import ConfigError, port_setting, setting
 
 
@@ -12,7 +14,12 @@ from libs.config.fields import ConfigError, port_setting, setting
 class ServiceConfig:
     """Flags common to every Impala service."""
 
-    host: str = setting("127.0.0.1", "Address to listen on; anything but loopback needs TLS.")
+    members_only: ClassVar[bool] = True
+    """Whether all who call are members of the cluster, which only mutual TLS can tell."""
+
+    host: str = setting(
+        "127.0.0.1", "Address to listen on; anything but loopback needs --tls or --insecure."
+    )
     port: int = port_setting(0)
     advertise: str = setting("", "host:port that others reach this member by; empty: as bound.")
     etcd: tuple[str, ...] = setting(
@@ -80,15 +87,27 @@ class ServiceConfig:
             )
         if self.etcd_password_file is not None and not self.etcd_password_file.is_file():
             raise ConfigError(f"The password file {self.etcd_password_file} does not exist.")
-        etcd_files = (self.etcd_ca, self.etcd_cert, self.etcd_key)
-        for path in (self.tls_cert, self.tls_key, self.tls_ca, *etcd_files):
-            if path is not None and not path.is_file():
-                raise ConfigError(f"The TLS file {path} does not exist.")
+        check_files(self, "tls", "etcd")
+        check_exposure(self.host, protected=self._protected, remedy=self._remedy)
         if not self.etcd:
             raise ConfigError("--etcd names no endpoint; give host:port.")
         for endpoint in self.etcd:
             if not endpoint.rpartition(":")[2].isdecimal():
                 raise ConfigError(f"--etcd has {endpoint!r}, but an endpoint is host:port.")
+
+    @property
+    def _protected(self) -> bool:
+        asks_who_calls = self.tls_ca is not None or not self.members_only
+        return self.insecure or (self.tls_cert is not None and asks_who_calls)
+
+    @property
+    def _remedy(self) -> str:
+        missing = "--tls" if self.tls_cert is None else "--tls-ca, for members' certificates"
+        return f"give {missing}, or --insecure where the network is trusted"
+
+
+FOLDER = {"cert": "tls.crt", "key": "tls.key", "ca": "ca.crt"}
+"""Files of a `--tls` folder, by what they are."""
 
 
 def fill_from_folder(config: object, folder: pathlib.Path | None, *prefixes: str) -> None:
@@ -99,6 +118,20 @@ def fill_from_folder(config: object, folder: pathlib.Path | None, *prefixes: str
     if not folder.is_dir():
         raise ConfigError(f"--tls names {folder}, which is no folder.")
     for prefix in prefixes:
-        for part, file in (("cert", "tls.crt"), ("key", "tls.key"), ("ca", "ca.crt")):
+        for part, file in FOLDER.items():
             if getattr(config, f"{prefix}_{part}") is None:
                 object.__setattr__(config, f"{prefix}_{part}", folder / file)
+
+
+def check_files(config: object, *prefixes: str) -> None:
+    """That the files `{prefix}_cert`, `_key` and `_ca` are there. Raises ConfigError, which names
+    the setting that led to the one that is not."""
+    for prefix in prefixes:
+        for part, file in FOLDER.items():
+            path: pathlib.Path | None = getattr(config, f"{prefix}_{part}")
+            if path is None or path.is_file():
+                continue
+            folder = getattr(config, "tls", None)
+            if folder is not None and path == folder / file:
+                raise ConfigError(f"The folder {folder} of --tls has no file {file}.")
+            raise ConfigError(f"The file {path} of --{prefix}-{part} does not exist.")

@@ -13,7 +13,7 @@ from libs.rpc.status import (
     trailers_of,
     was_accepted,
 )
-from libs.rpc.tls import ClientTls, ServerTls, check_exposure, is_loopback
+from libs.rpc.tls import ClientTls, ServerTls
 
 __all__ = [
     "ACCEPTED",
@@ -24,11 +24,9 @@ __all__ = [
     "Shutdown",
     "abort",
     "call",
-    "check_exposure",
     "connect",
     "error_of",
     "from_rpc_error",
-    "is_loopback",
     "keep_status",
     "remaining",
     "run_service",

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from libs.config import ConfigError, parse_config, port_setting, setting
-from libs.config.service import fill_from_folder
+from libs.config.service import check_files, fill_from_folder
 from libs.errors import ImpalaError
 from libs.rpc.channel import call, connect
 from libs.rpc.tls import ClientTls
@@ -47,9 +47,7 @@ class ProbeConfig:
         if not self.port:
             raise ConfigError("--port is required (or set IMPALA_PORT).")
         fill_from_folder(self, self.tls, "tls")
-        for path in (self.tls_cert, self.tls_key, self.tls_ca):
-            if path is not None and not path.is_file():
-                raise ConfigError(f"The TLS file {path} does not exist.")
+        check_files(self, "tls")
 
     @property
     def target(self) -> str:

@@ -23,11 +23,12 @@ from grpc_reflection.v1alpha import reflection
 
 from impala.common.v1 import tunnel_pb2_grpc
 from libs.clock import SystemClock
+from libs.config import check_exposure
 from libs.errors import StartupError
 from libs.obs import METRICS, Metrics
 from libs.rpc.health import Health
 from libs.rpc.interceptor import CallInterceptor, InFlight
-from libs.rpc.tls import ServerTls, check_exposure
+from libs.rpc.tls import ServerTls
 from libs.rpc.tunnel_server import TunnelApi
 
 log = logging.getLogger(__name__)

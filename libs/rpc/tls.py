@@ -1,4 +1,4 @@
-"""TLS material, and the rule that nothing unprotected is served beyond this machine.
+"""TLS material, of servers and of clients.
 
 Certificates are read again when their files have changed: new connections, either way, are made
 with the new ones, and those that are there go on.
@@ -6,7 +6,6 @@ with the new ones, and those that are there go on.
 
 from __future__ import annotations
 
-import ipaddress
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -126,24 +125,3 @@ def _why(error: OSError) -> str:
             return "they do not belong together"
         return "it is not PEM of the right kind"
     return error.strerror or str(error)
-
-
-def is_loopback(host: str) -> bool:
-    """True when only this machine can connect to `host`; of names, only localhost is taken so."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def check_exposure(host: str, *, protected: bool, remedy: str = "give --tls") -> None:
-    """Refuse to listen beyond loopback without protection.
-
-    protected: TLS, API keys, or the operator's explicit word, whichever guards this listener.
-    Raises ConfigError with `remedy` as what to do.
-    """
-    if not protected and not is_loopback(host):
-        raise ConfigError(
-            f"Listening on {host} would serve other machines unprotected: {remedy}, or listen on "
-            "127.0.0.1."
-        )

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import pathlib
 from dataclasses import dataclass
+from typing import ClassVar
 
-from libs.config import ConfigError, ServiceConfig, port_setting, setting
+from libs.config import ConfigError, ServiceConfig, is_loopback, port_setting, setting
 from libs.demo.cache import cache_dir
-from libs.rpc import is_loopback
 
 
 @dataclass(frozen=True, kw_only=True)
 class RouterConfig(ServiceConfig):
     """`--port` is gRPC's, `--http-port` HTTP's; both listen on `--host`."""
+
+    members_only: ClassVar[bool] = False
 
     port: int = port_setting(7070)
     http_port: int = port_setting(8080, "TCP port of the HTTP API; 0 picks a free one.")

@@ -2,12 +2,15 @@
 
 import pathlib
 from dataclasses import FrozenInstanceError, dataclass
+from typing import ClassVar
 
 import pytest
 
 from libs.config import (
     ConfigError,
     ServiceConfig,
+    check_exposure,
+    is_loopback,
     parse_bytes,
     parse_config,
     port_setting,
@@ -28,6 +31,13 @@ class Kitchen(ServiceConfig):
     verbose: bool = setting(False, "Say more.")
     home: pathlib.Path | None = setting(None, "Folder.")
     sizes: tuple[int, ...] = setting((), "Sizes.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrontDoor(ServiceConfig):
+    """A service with clients of its own, who show keys."""
+
+    members_only: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)
@@ -96,10 +106,10 @@ def test_a_switch_can_be_set_both_ways(text: str, value: bool) -> None:
             ["--etcd-user", "u", "--etcd-password-file", "/nowhere"],
             "The password file /nowhere does not exist.",
         ),
-        (["--etcd-ca", "/nowhere"], "The TLS file /nowhere does not exist."),
-        (["--tls-ca", "/nowhere"], "The TLS file /nowhere does not exist."),
+        (["--etcd-ca", "/nowhere"], "The file /nowhere of --etcd-ca does not exist."),
+        (["--tls-ca", "/nowhere"], "The file /nowhere of --tls-ca does not exist."),
         (["--tls", "/nowhere"], "--tls names /nowhere, which is no folder."),
-        (["--tls", "/"], "The TLS file /tls.crt does not exist."),
+        (["--tls", "/"], "The folder / of --tls has no file tls.crt."),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(
@@ -174,3 +184,33 @@ def test_one_folder_is_the_whole_of_tls_also_for_etcd(tmp_path: pathlib.Path) ->
     assert (plain.etcd_cert, plain.etcd_key, plain.etcd_ca) == (None, None, None)
     own = read("--etcd-ca", str(other))
     assert (own.etcd_cert, own.etcd_key, own.etcd_ca) == (None, None, other)
+
+
+class TestExposure:
+    @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost"])
+    def test_loopback_needs_no_protection(self, host: str) -> None:
+        assert is_loopback(host)
+        check_exposure(host, protected=False)
+        read_config(Kitchen, ["--host", host], env={})
+
+    @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org", ""])
+    def test_anything_else_is_refused_without_protection(self, host: str) -> None:
+        with pytest.raises(ConfigError, match=r"give --tls, or listen on 127\.0\.0\.1"):
+            check_exposure(host, protected=False)
+        check_exposure(host, protected=True)
+        with pytest.raises(ConfigError, match=r"--host.*give --tls, or --insecure where"):
+            read_config(Kitchen, ["--host", host], env={})
+        read_config(Kitchen, ["--host", host, "--insecure"], env={})
+
+    def test_a_certificate_alone_protects_who_asks_callers_for_keys(
+        self, tmp_path: pathlib.Path
+    ) -> None:
+        cert, key, ca = (tmp_path / name for name in ("tls.crt", "tls.key", "ca.crt"))
+        for path in (cert, key, ca):
+            path.touch()
+        server = ["--host", "0.0.0.0", "--tls-cert", str(cert), "--tls-key", str(key)]
+        read_config(FrontDoor, server, env={})
+        with pytest.raises(ConfigError, match="--tls-ca, for members' certificates, or --insecure"):
+            read_config(Kitchen, server, env={})
+        read_config(Kitchen, [*server, "--tls-ca", str(ca)], env={})
+        read_config(Kitchen, ["--host", "0.0.0.0", "--tls", str(tmp_path)], env={})

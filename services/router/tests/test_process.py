@@ -35,9 +35,10 @@ def end_of(*flags: str) -> tuple[int, str]:
     return done.returncode, done.stderr.strip().splitlines()[-1]
 
 
-def test_no_auth_beyond_loopback_is_refused_in_one_sentence() -> None:
+def test_without_keys_nothing_but_loopback_is_served_on_a_trusted_network_either() -> None:
     with pytest.raises(ConfigError, match="--no-auth is for loopback only"):
-        read_config(RouterConfig, ["--no-auth", "--host", "0.0.0.0"], env={})
+        read_config(RouterConfig, ["--no-auth", "--host", "0.0.0.0", "--insecure"], env={})
+    read_config(RouterConfig, ["--host", "0.0.0.0", "--insecure"], env={})
 
 
 def test_ports_and_prices_have_documented_defaults() -> None:
