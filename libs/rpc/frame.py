@@ -24,6 +24,7 @@ from libs.config import ServiceConfig
 from libs.errors import StartupError
 from libs.obs import serve_metrics
 from libs.rpc.lifecycle import Shutdown
+from libs.rpc.own_certificate import look_over
 from libs.rpc.server import RpcServer
 from libs.rpc.tls import ClientTls, ServerTls
 
@@ -117,7 +118,10 @@ def member_id_of(config: ServiceConfig, service: str, address: str) -> str:
 async def cluster_of(config: ServiceConfig, shutdown: Shutdown) -> AsyncIterator[EtcdClient]:
     """A client of the cluster's etcd, known to answer. Services may be started before etcd: it is
     waited for, for so long as the flags say. Raises StartupError when it does not answer by then,
-    or refuses access, or the process is told to stop first."""
+    or refuses access, or the process is told to stop first, and ConfigError at once for
+    certificates that cannot be used."""
+    if config.tls_cert is not None and config.tls_key is not None:
+        look_over(config.tls_cert, config.tls_key, config.tls_ca)
     async with etcd_client(config) as client:
         await _wait_for(client, config.etcd_wait_s, shutdown)
         yield client
