@@ -1,4 +1,4 @@
-"""A certificate authority for tests: TLS and mutual TLS with real certificates."""
+"""A certificate authority for tests, and what it issues as a service is given it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from libs.rpc.tls import ClientTls, ServerTls
+
 
 class Authority:
     """A certificate authority of its own in a folder."""
 
     def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name("test-ca")
@@ -39,6 +42,44 @@ class Authority:
         path = self._folder / file
         path.write_bytes(cert.public_bytes(Encoding.PEM))
         return path
+
+
+class MountedSecret:
+    """A `--tls` folder as Kubernetes mounts a secret: its files lead through a link `..data`, and
+    another one in its place renews all of them at once."""
+
+    def __init__(self, path: Path) -> None:
+        """Empty until `renew`."""
+        self.path = path
+        self._version = 0
+        path.mkdir(parents=True)
+        self.cert, self.key, self.ca = files = [
+            path / name for name in ("tls.crt", "tls.key", "ca.crt")
+        ]
+        for file in files:
+            file.symlink_to(Path("..data") / file.name)
+
+    def renew(self, of: Authority, *trusted: Authority) -> None:
+        """A certificate of an authority; who trusts that one, or else those given."""
+        self._version += 1
+        data = self.path / f"..{self._version}"
+        data.mkdir()
+        cert, key = of.issue(f"{self.path.name}-{self._version}")
+        (data / "tls.crt").write_bytes(cert.read_bytes())
+        (data / "tls.key").write_bytes(key.read_bytes())
+        (data / "tls.key").chmod(0o600)
+        (data / "ca.crt").write_bytes(b"".join(ca.cert.read_bytes() for ca in trusted or (of,)))
+        link = self.path / "..new"
+        link.symlink_to(data.name)
+        link.replace(self.path / "..data")
+
+    @property
+    def server(self) -> ServerTls:
+        return ServerTls(self.cert, self.key, self.ca)
+
+    @property
+    def client(self) -> ClientTls:
+        return ClientTls(self.ca, self.cert, self.key)
 
 
 def _name(common: str) -> x509.Name:

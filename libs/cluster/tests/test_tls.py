@@ -62,7 +62,6 @@ async def test_a_client_with_a_certificate_reads_writes_watches_and_leases(
 async def test_without_what_it_asks_for_there_is_one_clear_sentence(
     tmp_path: Path, authority: Authority, tls_etcd: EtcdProcess, tls: str, why: str
 ) -> None:
-    (tmp_path / "other").mkdir()
     files = {
         "plain": None,
         "no certificate": ClientTls(authority.cert),
@@ -77,7 +76,6 @@ async def test_renewed_certificates_are_shown_to_an_etcd_that_asks_for_them(
     tmp_path: Path, authority: Authority
 ) -> None:
     """etcd takes another CA only after a restart; a client that goes on reads its own anew."""
-    (tmp_path / "new").mkdir()
     new = Authority(tmp_path / "new")
     etcd = tmp_path / "etcd"
     etcd.mkdir()

@@ -45,7 +45,6 @@ def test_an_expired_one_is_told(authority: Authority, caplog: pytest.LogCaptureF
 
 
 def test_one_of_another_ca_is_told(tmp_path: Path, pair: Pair) -> None:
-    (tmp_path / "other").mkdir()
     other = Authority(tmp_path / "other")
     (told,) = complaints(*pair, other.cert)
     assert "or give the CA that signed it" in told

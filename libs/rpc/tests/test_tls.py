@@ -18,7 +18,7 @@ from libs.rpc.reloaded import LOOK_EVERY_S, Reloaded
 from libs.rpc.tests.raw import Stuck, echo, raw_service, unary
 from libs.rpc.tls import read_pair
 from libs.testing.rpc import serving
-from libs.testing.tls import Authority
+from libs.testing.tls import Authority, MountedSecret
 from libs.testing.waiting import eventually
 
 
@@ -72,42 +72,6 @@ async def test_a_broken_certificate_is_one_sentence(tmp_path: Path) -> None:
         await rpc.start()
 
 
-class Folder:
-    """tls.crt, tls.key and ca.crt behind a link, as Kubernetes mounts a secret: renewed all at
-    once by another link in place of `..data`."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._version = 0
-        path.mkdir()
-        for name in ("tls.crt", "tls.key", "ca.crt"):
-            (path / name).symlink_to(Path("..data") / name)
-
-    def renew(self, authority: Authority) -> None:
-        self._version += 1
-        data = self.path / f"..{self._version}"
-        data.mkdir()
-        cert, key = authority.issue(f"v{self._version}")
-        for source, name in ((cert, "tls.crt"), (key, "tls.key"), (authority.cert, "ca.crt")):
-            (data / name).write_bytes(source.read_bytes())
-        link = self.path / "..new"
-        link.symlink_to(data.name)
-        link.replace(self.path / "..data")
-
-    @property
-    def server(self) -> ServerTls:
-        return ServerTls(self.path / "tls.crt", self.path / "tls.key", self.path / "ca.crt")
-
-    @property
-    def client(self) -> ClientTls:
-        return ClientTls(self.path / "ca.crt", self.path / "tls.crt", self.path / "tls.key")
-
-
-def authority_in(folder: Path) -> Authority:
-    folder.mkdir()
-    return Authority(folder)
-
-
 async def is_served(channel: grpc.aio.Channel) -> bool:
     with contextlib.suppress(ImpalaError):
         return bool(await call(unary(channel, "Echo"), b"x", timeout_s=5) == b"x")
@@ -122,8 +86,8 @@ async def is_served_anew(address: str, tls: ClientTls) -> bool:
 async def test_renewed_certificates_are_served_to_new_connections_and_old_ones_go_on(
     tmp_path: Path,
 ) -> None:
-    old, new = authority_in(tmp_path / "old"), authority_in(tmp_path / "new")
-    servers, clients = Folder(tmp_path / "servers"), Folder(tmp_path / "clients")
+    old, new = Authority(tmp_path / "old"), Authority(tmp_path / "new")
+    servers, clients = MountedSecret(tmp_path / "servers"), MountedSecret(tmp_path / "clients")
     servers.renew(old)
     clients.renew(old)
     known_to_new = ClientTls(new.cert, *new.issue("newcomer"))
@@ -152,7 +116,7 @@ async def test_renewed_certificates_are_served_to_new_connections_and_old_ones_g
 async def test_a_channel_whose_certificate_was_renewed_is_closed_after_its_last_call(
     tmp_path: Path, authority: Authority
 ) -> None:
-    clients = Folder(tmp_path / "clients")
+    clients = MountedSecret(tmp_path / "clients")
     clients.renew(authority)
     stuck = Stuck()
     service = raw_service(unary={"Echo": echo, "Stuck": stuck.unary})
@@ -185,7 +149,7 @@ async def test_a_channel_whose_certificate_was_renewed_is_closed_after_its_last_
 def test_files_that_do_not_belong_together_leave_what_was_there_until_they_do(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    authority, now = authority_in(tmp_path / "ca"), [0.0]
+    authority, now = Authority(tmp_path / "ca"), [0.0]
     cert, key = tmp_path / "tls.crt", tmp_path / "tls.key"
 
     def write(path: Path, source: Path) -> None:

@@ -20,8 +20,6 @@ class World:
     """A CA with a server's and a client's certificate, and another CA."""
 
     def __init__(self, folder: Path) -> None:
-        for name in ("ca", "other"):
-            (folder / name).mkdir()
         self.ca, self.other = Authority(folder / "ca"), Authority(folder / "other")
         self.server, self.client = self.ca.issue("server"), self.ca.issue("client")
 

@@ -21,12 +21,7 @@ from services.router.tests.conftest import Stage
 
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
-    return authority_in(tmp_path / "ca")
-
-
-def authority_in(folder: Path) -> Authority:
-    folder.mkdir()
-    return Authority(folder)
+    return Authority(tmp_path / "ca")
 
 
 def fill(folder: Path, authority: Authority) -> Path:
@@ -85,7 +80,7 @@ async def test_clients_are_asked_for_a_certificate_where_that_is_wanted(
 async def test_a_renewed_certificate_is_served_without_a_restart(
     bare: Stage, tmp_path: Path, authority: Authority
 ) -> None:
-    folder, new = fill(tmp_path / "tls", authority), authority_in(tmp_path / "new")
+    folder, new = fill(tmp_path / "tls", authority), Authority(tmp_path / "new")
     router = await bare.add_router(tls=folder, etcd_plain=True)
     context = ssl.create_default_context(cafile=authority.cert)
     async with httpx.AsyncClient(verify=context, trust_env=False) as connected:
