@@ -16,6 +16,7 @@ from services.cli import options
 from services.cli.client import Client
 from services.cli.errors import Usage
 from services.cli.state_dir import StateDir
+from services.cli.tls_files import TlsFiles
 
 Answer = TypeVar("Answer")
 
@@ -54,6 +55,14 @@ Ca = Annotated[
         envvar="IMPALA_CA",
     ),
 ]
+Tls = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls",
+        help="Folder with tls.crt, tls.key and ca.crt, where --url asks for a certificate.",
+        envvar="IMPALA_TLS",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,34 +71,42 @@ class AtRouter:
 
     url: Url = ""
     ca: Ca = None
+    tls: Tls = None
     api_key: options.ApiKey = ""
     state: options.State = None
 
     def found(self) -> Found:
         """Raises CliError if no URL was given and no instance runs."""
         if self.url:
-            return Found(self.url, self.ca, self.api_key)
+            return Found(self.url, self._client_tls(), self.api_key)
         instance = StateDir.named(self.state).require()
         files = instance.tls_files
-        return Found(instance.url, files.ca if files else None, self.api_key)
+        return Found(instance.url, files.client() if files else None, self.api_key)
+
+    def _client_tls(self) -> ClientTls | None:
+        if self.tls is None:
+            return ClientTls(self.ca) if self.ca else None
+        files = TlsFiles(self.tls)
+        return ClientTls(self.ca or files.ca, files.cert, files.key)
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A router. ca: whom to trust there; None = whom this machine does."""
+    """A router. tls: whom to trust there and what to show; None = whom this machine does, and
+    nothing."""
 
     url: str
-    ca: Path | None
+    tls: ClientTls | None
     api_key: str
 
     def client(self) -> Client:
-        """Raises ConfigError for a CA file that cannot be used."""
-        return Client(self.url, self.api_key, self.ca)
+        """Raises ConfigError for files that cannot be used."""
+        return Client(self.url, self.api_key, self.tls)
 
     @property
     def grpc_tls(self) -> ClientTls | None:
         """For its gRPC port, which speaks TLS if its HTTP port does."""
-        return ClientTls(self.ca) if self.url.startswith("https:") else None
+        return (self.tls or ClientTls()) if self.url.startswith("https:") else None
 
 
 def with_client(router: AtRouter, work: Callable[[Client], Awaitable[Answer]]) -> Answer:

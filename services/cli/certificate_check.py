@@ -14,7 +14,7 @@ from libs.rpc.tls import read_ca, read_pair
 from services.cli.certificates import names_of
 from services.cli.errors import CliError
 from services.cli.net import HOST
-from services.cli.tls_files import TlsFiles, trusting
+from services.cli.tls_files import TlsFiles
 
 OR_MADE = "or give --tls without a folder, which makes its own"
 ROUNDS = 10
@@ -92,9 +92,8 @@ def _shake_hands(files: TlsFiles) -> None:
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.verify_mode = ssl.CERT_REQUIRED
     server.load_verify_locations(files.ca)
-    client = trusting(files.ca)
-    for side in (server, client):
-        side.load_cert_chain(files.cert, files.key)
+    server.load_cert_chain(files.cert, files.key)
+    client = files.context()
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
     undone = [
         client.wrap_bio(back, there, server_hostname=HOST),

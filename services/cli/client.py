@@ -17,13 +17,17 @@ from urllib.parse import quote, urlsplit
 import httpx
 import orjson
 
+from libs.rpc import ClientTls
 from services.cli.errors import ApiError, CliError, NotReachable
-from services.cli.tls_files import trusting
+from services.cli.tls_files import http_context
 
 TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 TRANSFER = httpx.Timeout(600.0, connect=5.0)
 FOLLOW = httpx.Timeout(60.0, connect=5.0)
 CHUNK_BYTES = 1 << 20
+BROKEN = (httpx.HTTPError, ssl.SSLError)
+"""A server may refuse a client after the handshake; that error comes as ssl made it."""
+NO_CERTIFICATE = "CERTIFICATE_REQUIRED"
 MOST_JOBS = 10_000
 """What one page may have at most."""
 
@@ -137,13 +141,13 @@ def failed_lines(counted: Batch | Run) -> int:
 
 
 class Client:
-    """`async with Client(url, api_key, ca) as client`."""
+    """`async with Client(url, api_key, tls) as client`."""
 
-    def __init__(self, url: str, api_key: str = "", ca: Path | None = None) -> None:
-        """ca: whom to trust instead of whom this machine does. Raises ConfigError for a file that
-        is no CA's."""
+    def __init__(self, url: str, api_key: str = "", tls: ClientTls | None = None) -> None:
+        """tls: whom to trust instead of whom this machine does, and what to show. Raises
+        ConfigError for files that are no certificates."""
         self.url = url.rstrip("/")
-        self._ca = ca
+        self._tls = tls
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         # This machine is never behind the HTTP proxy of somebody's environment.
         self._http = httpx.AsyncClient(
@@ -151,7 +155,7 @@ class Client:
             headers=headers,
             timeout=TIMEOUT,
             trust_env=not _is_local(url),
-            verify=True if ca is None else trusting(ca),
+            verify=True if tls is None else http_context(tls),
         )
 
     async def __aenter__(self) -> Self:
@@ -226,7 +230,7 @@ class Client:
                     raise _api_error(response)
                 async for chunk in response.aiter_bytes(CHUNK_BYTES):
                     yield chunk
-        except httpx.HTTPError as error:
+        except BROKEN as error:
             raise self._unreachable(error) from error
 
     async def create_batch(
@@ -273,7 +277,7 @@ class Client:
                         yield line
         except httpx.ReadTimeout as error:
             raise Quiet from error
-        except httpx.HTTPError as error:
+        except BROKEN as error:
             raise self._unreachable(error) from error
 
     async def run(self, run_id: str) -> Run:
@@ -295,14 +299,14 @@ class Client:
     ) -> dict[str, Any]:
         try:
             response = await self._http.request(method, path, headers=headers, **request)
-        except httpx.HTTPError as error:
+        except BROKEN as error:
             raise self._unreachable(error) from error
         if response.is_error:
             raise _api_error(response)
         return _object(response) or {}
 
-    def _unreachable(self, error: httpx.HTTPError) -> CliError:
-        if (failed := _handshake_failure(error)) is not None:
+    def _unreachable(self, error: Exception) -> CliError:
+        if (failed := _refused_handshake(error)) is not None:
             return CliError(self._untrusted(failed))
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
             return NotReachable(
@@ -328,12 +332,17 @@ class Client:
 
     def _untrusted(self, failed: ssl.SSLError) -> str:
         """What the handshake failed on, and what to do."""
+        if NO_CERTIFICATE in str(failed.reason):
+            return (
+                f"The router at {self.url} asks for a certificate: give a folder with one, as "
+                "members have it, with --tls (IMPALA_TLS)."
+            )
         if not isinstance(failed, ssl.SSLCertVerificationError):
             return (
                 f"What answers at {self.url} speaks no TLS that this client knows "
                 f"({failed.reason}): if it speaks none, its URL begins with http://."
             )
-        whom = f"by {self._ca}" if self._ca else "by this machine's CAs"
+        whom = f"by {self._tls.ca}" if self._tls else "by this machine's CAs"
         why = failed.verify_message.rstrip(".")
         return (
             f"The certificate at {self.url} is not vouched for {whom} ({why}): name the CA that "
@@ -341,11 +350,16 @@ class Client:
         )
 
 
-def _handshake_failure(error: BaseException | None) -> ssl.SSLError | None:
-    """What lies under an error of httpx's, if it was TLS's."""
-    while error is not None and not isinstance(error, ssl.SSLError):
-        error = error.__cause__ or error.__context__
-    return error
+def _refused_handshake(error: Exception) -> ssl.SSLError | None:
+    """What lies under an error, if one side refused the other in TLS, which trying again does not
+    mend. A server that dies breaks off too, but says nothing."""
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, ssl.SSLError):
+        found = found.__cause__ or found.__context__
+    if found is None or isinstance(found, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+        return None
+    told = isinstance(found, ssl.SSLCertVerificationError) or NO_CERTIFICATE in str(found.reason)
+    return found if told or isinstance(error, httpx.ConnectError) else None
 
 
 def _is_local(url: str) -> bool:

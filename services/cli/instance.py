@@ -19,13 +19,14 @@ from libs.demo.cache import cache_dir
 from libs.demo.etcd import EtcdNotFound, resolve_etcd
 from libs.models.resolve import resolve_model
 from services.cli.certificate_check import check
-from services.cli.certificates import keep
 from services.cli.client import Client, Job
 from services.cli.core.reason import reason_of
 from services.cli.errors import INTERRUPTED, ApiError, CliError, NotReachable
 from services.cli.launch import Launch, Settings, plan
+from services.cli.renewal import see_to, see_to_always
 from services.cli.state_dir import Instance, ServiceInfo, StateDir
 from services.cli.supervisor.supervisor import Happened, Supervisor
+from services.cli.tls_files import TlsFiles
 
 ASK_EVERY_S = 0.1
 
@@ -116,6 +117,8 @@ class LocalInstance:
         self._supervisor = Supervisor(self._launch.services, self.state.logs, on_news=self._on_news)
         running = asyncio.create_task(self._supervisor.run())
         self._stack.push_async_callback(self._drain, running)
+        if self._launch.tls is not None and settings.tls_folder is None:
+            self._renew_certificates(self._launch.tls)
         if self._interrupted:
             self._supervisor.stop()
         await self._or_end(self._supervisor.settled.wait())
@@ -134,13 +137,14 @@ class LocalInstance:
         files, now = self.settings.tls_files(self.state), datetime.now(UTC)
         if files is None:
             return
-        if self.settings.tls_folder is None:
-            done = keep(files.folder, socket.gethostname(), now)
-            if done == "made":
-                self._reporter.say(f"made a CA for this instance: {files.ca}")
-            elif done == "renewed":
-                self._reporter.say(f"renewed the certificate {files.cert}; the CA is as it was")
+        if self.settings.tls_folder is None and (said := see_to(files, _host(), now)):
+            self._reporter.say(said)
         check(files, now)
+
+    def _renew_certificates(self, files: TlsFiles) -> None:
+        """From now on until the end."""
+        renewing = asyncio.create_task(see_to_always(files, _host(), self._reporter.say))
+        self._stack.callback(renewing.cancel)
 
     async def _drain(self, running: asyncio.Task[None]) -> None:
         self.supervisor.stop()
@@ -162,7 +166,7 @@ class LocalInstance:
     async def _until_served(self) -> None:
         """The router knows the model's servers, their precision is known, and there is a job."""
         tls = self._launch.tls
-        async with Client(self.url, self._api_key, tls.ca if tls else None) as client:
+        async with Client(self.url, self._api_key, tls.client() if tls else None) as client:
             while True:
                 if self.settings.served_name in await _models(client):
                     break
@@ -237,6 +241,10 @@ class LocalInstance:
             f"The {service} could not start (exit code {failure.code}): {lines[-1]} "
             f"(its log: {log.path})"
         )
+
+
+def _host() -> str:
+    return socket.gethostname()
 
 
 async def _models(client: Client) -> list[str]:

@@ -41,7 +41,7 @@ class OneShot:
     as far as an instance that runs is concerned.
     state: the folder that was named; None = the default one, or a temporary one to start in.
     url: a router that is used as it is; empty = the instance of `state`, or one that is started.
-    ca: of the certificate at `url`; None = those that this machine trusts.
+    ca, tls: whom to trust there and what to show, as AtRouter has them.
     job: of the instance that is used; empty = the model's newest.
     substitute: lines that name another model, or none, get this one's name."""
 
@@ -53,6 +53,7 @@ class OneShot:
     state: Path | None = None
     url: str = ""
     ca: Path | None = None
+    tls: Path | None = None
     api_key: str = ""
     job: str = ""
     substitute: bool = False
@@ -203,7 +204,8 @@ def _running(wish: OneShot, model: str) -> tuple[Found, str] | None:
                 f"--precision is for an instance that is started here, not for {wish.url}: leave "
                 "it out, or --url (IMPALA_URL)."
             )
-        return Found(wish.url, wish.ca, wish.api_key), model
+        at = AtRouter(url=wish.url, ca=wish.ca, tls=wish.tls, api_key=wish.api_key)
+        return at.found(), model
     folder = StateDir.named(wish.state)
     running = folder.instance()
     if running is None or running.phase != "ready":

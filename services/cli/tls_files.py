@@ -35,13 +35,15 @@ class TlsFiles:
 
     def context(self) -> ssl.SSLContext:
         """The same for HTTP. Raises ConfigError for files that cannot be used."""
-        read_pair(self.cert, self.key)
-        context = trusting(self.ca)
-        context.load_cert_chain(self.cert, self.key)
-        return context
+        return http_context(self.client())
 
 
-def trusting(ca: Path) -> ssl.SSLContext:
+def http_context(tls: ClientTls) -> ssl.SSLContext:
     """For an HTTP client that trusts this CA and no other. Raises ConfigError."""
-    read_ca(ca)
-    return ssl.create_default_context(cafile=ca)
+    if tls.ca is not None:
+        read_ca(tls.ca)
+    context = ssl.create_default_context(cafile=tls.ca)
+    if tls.cert is not None and tls.key is not None:
+        read_pair(tls.cert, tls.key)
+        context.load_cert_chain(tls.cert, tls.key)
+    return context

@@ -19,7 +19,7 @@ from libs.errors import Unavailable
 from libs.rpc import ClientTls, call, connect
 from services.cli.tls_files import TlsFiles
 from tests.e2e.batches import chat_line
-from tests.e2e.stack import MODEL, Stack, environment
+from tests.e2e.stack import MODEL, Stack, background, environment
 from tests.e2e.test_grpc import GRPCURL
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("tls")]
@@ -123,7 +123,8 @@ def test_grpcurl_trusts_the_ca(stack: Stack) -> None:
         check=False,
     )
     assert "impala.router.v1.Inference" in listed.stdout.split(), listed.stderr
-    assert str(ca_of(stack)) in stack.said()
+    for said in (stack.said(), stack.impala("ps").err):
+        assert str(ca_of(stack)) in said
 
 
 def test_plain_http_is_refused(stack: Stack) -> None:
@@ -162,8 +163,30 @@ def test_etcd_asks_for_a_certificate(stack: Stack) -> None:
     assert httpx.get(url, verify=context, trust_env=False).json()["health"] == "true"
 
 
-def test_a_service_that_died_comes_back_under_tls(stack: Stack) -> None:
-    stack.kill("kvstore")
+@pytest.mark.parametrize("over", ["HTTP", "gRPC"])
+def test_who_follows_a_batch_sees_every_line_once_though_processes_are_killed(
+    stack: Stack, tmp_path: Path, over: str
+) -> None:
+    path = tmp_path / "in.jsonl"
+    body = {"max_tokens": 16, "ignore_eos": True}
+    path.write_text("".join(f"{chat_line(f'k{i}', f'Count to {i}', **body)}\n" for i in range(16)))
+    batch_id = stack.impala("batch", "submit", path).out.strip()
+    way = ["--grpc", stack.address("router")] if over == "gRPC" else []
+    command = ["batch", "results", batch_id, "--follow", *way, "--state", str(stack.state.path)]
+    with background(stack.home, *command) as following:
+        assert following.stdout is not None
+        first = following.stdout.readline()
+        stack.kill("router")
+        stack.kill("scheduler")
+        rest, said = following.communicate(timeout=200)
+    assert following.returncode == 0, said
+    ids = [json.loads(line)["custom_id"] for line in [first, *rest.splitlines()]]
+    assert sorted(ids) == sorted(f"k{i}" for i in range(16))
+
+
+def test_members_that_died_come_back_under_tls(stack: Stack) -> None:
+    for name in ("etcd", "kvstore"):
+        stack.kill(name)
     assert list(stack.impala("kv", "stats", "--json").json) == ["kvstore"]
 
 

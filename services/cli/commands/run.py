@@ -59,6 +59,7 @@ def run(
         state=router.state,
         url=router.url,
         ca=router.ca,
+        tls=router.tls,
         api_key=router.api_key,
         job=job,
         substitute=substitute_model,

@@ -290,6 +290,8 @@ def ps(state: options.State = None, as_json: options.AsJson = False) -> int:
         f"\n{instance.model} ({instance.precision}) at {instance.url} ({instance.phase}, "
         f"supervisor pid {instance.pid})"
     )
+    if instance.tls_files:
+        say(f"CA of its certificates: {instance.tls_files.ca}")
     return 0
 
 

@@ -12,20 +12,11 @@ from libs.testing.tls import Authority
 from services.cli.certificate_check import UnusableTls, check
 from services.cli.certificates import keep
 from services.cli.main import main
+from services.cli.tests.tls_folder import folder_of
 from services.cli.tls_files import TlsFiles
 
 NOW = datetime.now(UTC)
 REMEDY = "give --tls without a folder, which makes its own"
-
-
-def folder_of(path: Path, authority: Authority, *, dns: str = "") -> TlsFiles:
-    """As a user has one: signed by a CA elsewhere."""
-    files = TlsFiles(path / "mine")
-    files.folder.mkdir()
-    cert, key = authority.issue("mine", dns=dns)
-    for source, target in ((cert, files.cert), (key, files.key), (authority.cert, files.ca)):
-        shutil.copy(source, target)
-    return files
 
 
 @pytest.fixture
@@ -35,7 +26,7 @@ def authority(tmp_path: Path) -> Authority:
 
 @pytest.fixture
 def files(tmp_path: Path, authority: Authority) -> TlsFiles:
-    return folder_of(tmp_path, authority)
+    return folder_of(tmp_path / "mine", authority)
 
 
 def refusal(files: TlsFiles, now: datetime = NOW) -> str:
@@ -79,7 +70,7 @@ def test_a_key_of_another_certificate(files: TlsFiles, authority: Authority) -> 
 
 
 def test_a_certificate_for_another_host(tmp_path: Path, authority: Authority) -> None:
-    files = folder_of(tmp_path, authority, dns="impala.example")
+    files = folder_of(tmp_path / "mine", authority, dns="impala.example")
     said = refusal(files)
     assert f"The certificate {files.cert} is for impala.example, not for 127.0.0.1" in said
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from libs.testing.etcd import EtcdProcess
 from libs.testing.tls import Authority
 from libs.testing.waiting import eventually
 from services.cli.main import main
+from services.cli.tests.tls_folder import folder_of
 from services.cli.tls_files import TlsFiles
 
 
@@ -52,18 +52,10 @@ def test_keys_are_made_and_listed_with_a_certificate(
     assert [each["account"] for each in json.loads(capsys.readouterr().out)] == ["a"]
 
 
-def as_folder(path: Path, authority: Authority) -> Path:
-    cert, key = authority.issue("member")
-    path.mkdir()
-    for source, name in ((cert, "tls.crt"), (key, "tls.key"), (authority.cert, "ca.crt")):
-        shutil.copy(source, path / name)
-    return path
-
-
 def test_a_folder_as_members_have_it_is_enough(
     authority: Authority, etcd: EtcdProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = as_folder(tmp_path / "tls", authority)
+    folder = folder_of(tmp_path / "tls", authority).folder
     flags = ["--etcd", etcd.endpoint, "--tls", str(folder)]
     assert main(["keys", "create", "--account", "a", *flags]) == 0
     capsys.readouterr()
@@ -74,7 +66,7 @@ def test_a_folder_as_members_have_it_is_enough(
 async def test_kvstores_are_asked_with_the_same_folder(
     authority: Authority, etcd: EtcdProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = as_folder(tmp_path / "tls", authority)
+    folder = folder_of(tmp_path / "tls", authority).folder
     flags = ["--etcd", etcd.endpoint, "--tls", str(folder)]
     command = [sys.executable, "-m", "services.kvstore.main", "--port", "0", *flags]
     process = await asyncio.create_subprocess_exec(*command, "--member", "kv")
@@ -97,7 +89,7 @@ async def test_kvstores_are_asked_with_the_same_folder(
 def test_what_is_missing_is_named_as_what_may_be_wrong(
     authority: Authority, etcd: EtcdProcess, tmp_path: Path
 ) -> None:
-    folder = as_folder(tmp_path / "tls", authority)
+    folder = folder_of(tmp_path / "tls", authority).folder
     for flags, part in (
         (["--etcd-ca", authority.cert], "one that asks for a certificate: --tls or --etcd-cert"),
         (["--tls", folder, "--etcd-plain"], "one that speaks TLS: --tls or --etcd-ca"),

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import ssl
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
-from libs.rpc import ServerTls
+from libs.rpc import ClientTls, ServerTls
 from libs.testing.tls import Authority
+from services.cli.client import Client
+from services.cli.errors import NotReachable
 from services.cli.main import main
+from services.cli.tests.tls_folder import folder_of
 
 JOBS = {"data": [{"id": "job-1", "model": "m"}]}
 
@@ -93,6 +98,19 @@ def test_with_the_ca_by_flag_or_environment(
     assert json.loads(capsys.readouterr().out) == JOBS["data"]
 
 
+def test_a_router_that_asks_for_a_certificate(
+    authority: Authority, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asking = ServerTls(*authority.issue("router"), client_ca=authority.cert)
+    folder = folder_of(tmp_path / "mine", authority).folder
+    with contextmanager(serving)(asking.context()) as port:
+        flags = ["--url", f"https://127.0.0.1:{port}"]
+        assert main(["jobs", "list", "--json", *flags, "--tls", str(folder)]) == 0
+        assert json.loads(capsys.readouterr().out) == JOBS["data"]
+        said = refused(capsys, *flags, "--ca", str(authority.cert))
+        assert "asks for a certificate" in said and "--tls (IMPALA_TLS)" in said
+
+
 def test_without_the_ca_it_is_asked_for(port: int, capsys: pytest.CaptureFixture[str]) -> None:
     said = refused(capsys, "--url", f"https://127.0.0.1:{port}")
     assert "is not vouched for by this machine's CAs" in said
@@ -128,6 +146,15 @@ def test_a_ca_file_that_is_none(
 def test_plain_http_where_tls_is_spoken(port: int, capsys: pytest.CaptureFixture[str]) -> None:
     said = refused(capsys, "--url", f"http://127.0.0.1:{port}")
     assert "if it speaks TLS, its URL begins with https://" in said
+
+
+async def test_a_router_that_dies_in_a_handshake_may_come_back(authority: Authority) -> None:
+    """So it is no refusal: who polls a batch asks again."""
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, Client(url, tls=ClientTls(authority.cert)) as client:
+        with pytest.raises(NotReachable):
+            await client.jobs()
 
 
 def test_tls_where_plain_http_is_spoken(
