@@ -101,6 +101,17 @@ def test_a_name_that_no_certificate_can_bear_is_left_out(tmp_path: Path, host: s
     assert keep(tmp_path, host, NOW) is None
 
 
+def test_a_start_that_was_killed_after_its_new_ca_is_made_good(tmp_path: Path) -> None:
+    folder, other = tmp_path / "tls", tmp_path / "other"
+    for each in (folder, other):
+        keep(each, "box", NOW)
+    for name in ("ca.crt", "ca.key"):
+        (folder / name).write_bytes((other / name).read_bytes())
+    assert keep(folder, "box", NOW) == "renewed"
+    renewed = certificate(folder / "tls.crt")
+    renewed.verify_directly_issued_by(certificate(other / "ca.crt"))
+
+
 @pytest.mark.parametrize(
     ("name", "done"),
     [("tls.key", "renewed"), ("tls.crt", "renewed"), ("ca.key", "made"), ("ca.crt", "made")],

@@ -110,10 +110,13 @@ async def test_etcd_is_healthy_to_the_probe_and_open_to_members_alone(
 async def test_a_member_under_mutual_tls_is_asked_with_the_certificate(
     tmp_path: Path, made: TlsFiles
 ) -> None:
-    server = RpcServer([], tls=ServerTls(made.cert, made.key, made.ca))
+    (planned,) = (s for s in launch_of(tmp_path, tls=True).services if s.service == "leap")
+    port = planned.ports["grpc"]
+    server = RpcServer([], port=port, tls=ServerTls(made.cert, made.key, made.ca))
     await server.start()
     server.set_serving(True)
     try:
+        assert await planned.probe()
         assert await grpc_serving(server.address, made.client())()
         assert not await grpc_serving(server.address)()
         made.key.write_text("torn")
