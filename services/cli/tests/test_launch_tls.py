@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -119,8 +120,9 @@ async def test_a_member_under_mutual_tls_is_asked_with_the_certificate(
         assert await planned.probe()
         assert await grpc_serving(server.address, made.client())()
         assert not await grpc_serving(server.address)()
-        made.key.write_text("torn")
-        assert not await grpc_serving(server.address, made.client())()
+        torn = TlsFiles(shutil.copytree(made.folder, tmp_path / "torn"))
+        torn.key.write_text("torn")
+        assert not await grpc_serving(server.address, torn.client())()
     finally:
         await server.stop()
 
