@@ -313,22 +313,24 @@ class Client:
                 f"Nothing answers at {self.url}: start an instance with 'impala up', or name "
                 "another --url."
             )
-        hint = "--url is the router's HTTP port, not a gRPC one; 'impala ps' lists both."
+        hint = "--url is the router's HTTP port, not a gRPC one ('impala ps' lists both)"
         # A gRPC server answers in frames of HTTP/2, or resets the connection.
         if isinstance(error, httpx.RemoteProtocolError) and "illegal" in str(error):
-            return CliError(f"What answers at {self.url} speaks no HTTP/1: {hint}")
+            return CliError(f"What answers at {self.url} speaks no HTTP/1: {hint}.")
         reason = str(error).rstrip(".") or type(error).__name__
-        https = self.url.startswith("https:")
-        if isinstance(error, httpx.ReadError) or (
-            https and isinstance(error, httpx.RemoteProtocolError)
-        ):
-            return NotReachable(f"The connection to {self.url} broke ({reason}): {hint}")
-        if isinstance(error, httpx.RemoteProtocolError):
+        # So a refusal looks too when the reset comes before what was said, as it may.
+        if isinstance(error, httpx.ReadError | httpx.WriteError | httpx.RemoteProtocolError):
             return NotReachable(
-                f"The connection to {self.url} broke ({reason}): if it speaks TLS, its URL begins "
-                "with https:// and --ca names its CA."
+                f"The connection to {self.url} broke ({reason}): {hint}{self._tls_hint()}."
             )
         return NotReachable(f"The connection to {self.url} broke: {reason}.")
+
+    def _tls_hint(self) -> str:
+        if not self.url.startswith("https:"):
+            return "; if it speaks TLS, its URL begins with https:// and --ca names its CA"
+        if self._tls is None or self._tls.cert is None:
+            return "; if it asks for a certificate, --tls (IMPALA_TLS) names a folder with one"
+        return ""
 
     def _untrusted(self, failed: ssl.SSLError) -> str:
         """What the handshake failed on, and what to do."""
