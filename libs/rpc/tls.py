@@ -6,6 +6,7 @@ with the new ones, and those that are there go on.
 
 from __future__ import annotations
 
+import functools
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -81,15 +82,22 @@ class ClientTls:
     def credentials(self) -> Callable[[], grpc.ChannelCredentials]:
         """To be asked at each call: another object when the files have changed. Raises ConfigError
         when they are no certificates."""
-        paths = [path for path in (self.ca, self.cert, self.key) if path is not None]
-        return Reloaded(paths, self._read).current
+        return _followed(self).current
 
-    def _read(self) -> grpc.ChannelCredentials:
+    def read(self) -> grpc.ChannelCredentials:
+        """Of what the files hold now. Raises ConfigError as `credentials` does."""
         roots = read_ca(self.ca) if self.ca else None
         if self.cert is None or self.key is None:
             return grpc.ssl_channel_credentials(roots)
         key, cert = read_pair(self.cert, self.key)
         return grpc.ssl_channel_credentials(roots, key, cert)
+
+
+@functools.cache
+def _followed(tls: ClientTls) -> Reloaded[grpc.ChannelCredentials]:
+    """One for all channels of a process: files are looked at, and a fault of theirs told, once."""
+    paths = [path for path in (tls.ca, tls.cert, tls.key) if path is not None]
+    return Reloaded(paths, tls.read)
 
 
 def read_pair(cert: Path, key: Path) -> tuple[bytes, bytes]:

@@ -17,11 +17,12 @@ from libs.rpc.tls import ClientTls, ServerTls
 class Authority:
     """A certificate authority of its own in a folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str = "test-ca") -> None:
+        """name: its own for each of several that one file vouches for."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = _name("test-ca")
+        self._name = _name(name)
         builder = _builder(self._name, self._name, self._key)
         builder = builder.add_extension(x509.BasicConstraints(True, None), critical=True)
         self.cert = self._write("ca.pem", builder.sign(self._key, hashes.SHA256()))

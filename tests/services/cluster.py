@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import ssl
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,8 +21,9 @@ from typing import IO, Self
 import grpc
 import httpx
 
-from libs.rpc import connect
+from libs.rpc import ClientTls, connect
 from libs.testing.etcd import free_ports
+from libs.testing.tls import MountedSecret
 from libs.testing.waiting import eventually
 from services.cli.supervisor.probes import grpc_serving
 from services.router.tests.tiny_model import make_tiny_model
@@ -36,12 +38,13 @@ TROUBLE = ("Traceback", "Task was destroyed", "never retrieved")
 
 @dataclass(slots=True)
 class Member:
-    """One process and where it listens."""
+    """One process, where it listens, and how it is called: without TLS for None."""
 
     name: str
     port: int
     http_port: int
     log: Path
+    tls: ClientTls | None = None
     process: subprocess.Popen[bytes] | None = None
     starts: int = 0
 
@@ -55,7 +58,19 @@ class Member:
 
     @property
     def url(self) -> str:
-        return f"http://{HOST}:{self.http_port}"
+        return f"{'https' if self.tls else 'http'}://{HOST}:{self.http_port}"
+
+    def channel(self) -> grpc.aio.Channel:
+        return connect(self.address, self.tls)
+
+    def http(self, timeout_s: float = WITHIN_S) -> httpx.AsyncClient:
+        """With the certificates of now, as every new client."""
+        verify: ssl.SSLContext | bool = True
+        if self.tls is not None:
+            verify = ssl.create_default_context(cafile=self.tls.ca)
+        return httpx.AsyncClient(
+            trust_env=False, timeout=timeout_s, base_url=self.url, verify=verify
+        )
 
     @property
     def pid(self) -> int:
@@ -74,6 +89,8 @@ class Cluster:
     etcd: str
     flags: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Of a service, or of one member, besides those that it needs."""
+    secret: MountedSecret | None = None
+    """All members' and their clients' `--tls`; None = without. The etcd may have its own flags."""
     members: dict[str, Member] = field(default_factory=dict)
 
     async def __aenter__(self) -> Self:
@@ -105,7 +122,8 @@ class Cluster:
         """The member, whether it runs or not; it keeps its ports for all its lives."""
         if name not in self.members:
             port, http_port = free_ports(2)
-            self.members[name] = Member(name, port, http_port, self.folder / f"{name}.log")
+            log, tls = self.folder / f"{name}.log", self.secret.client if self.secret else None
+            self.members[name] = Member(name, port, http_port, log, tls)
         return self.members[name]
 
     # ---- processes
@@ -141,6 +159,7 @@ class Cluster:
             case "modelserver":
                 flags += ["--model", str(self.model), "--model-name", MODEL]
                 flags += ["--precision", "float32", "--kv-bytes", "1MiB"]
+        flags += ["--tls", str(self.secret.path)] if self.secret else []
         flags += [*self.flags.get(service, ()), *self.flags.get(member.name, ())]
         return [sys.executable, "-P", "-m", f"services.{module}", *flags]
 
@@ -155,7 +174,7 @@ class Cluster:
             await self.make_job(routers[0])
 
     async def make_job(self, router: str) -> None:
-        async with httpx.AsyncClient(trust_env=False, base_url=self[router].url) as client:
+        async with self[router].http() as client:
             made = await client.post("/imp/v1/jobs", json={"model": MODEL})
             assert made.is_success, made.text
 
@@ -163,7 +182,7 @@ class Cluster:
         """Health says SERVING; of a router, that it knows a model server too."""
         member = self[name]
         assert member.process is not None
-        probe = grpc_serving(member.address)
+        probe = grpc_serving(member.address, member.tls)
 
         async def serves() -> bool:
             assert member.process is not None
@@ -178,7 +197,7 @@ class Cluster:
         if not any(each.service == "modelserver" and each.starts for each in self.members.values()):
             return True
         try:
-            async with httpx.AsyncClient(trust_env=False, base_url=router.url) as client:
+            async with router.http() as client:
                 return (await client.get("/ready")).is_success
         except httpx.HTTPError:
             return False
@@ -208,4 +227,4 @@ class Cluster:
         return found
 
     def channel(self, name: str) -> grpc.aio.Channel:
-        return connect(self[name].address)
+        return self[name].channel()

@@ -13,7 +13,6 @@ import grpc
 import httpx
 
 from impala.router.v1 import router_pb2, router_pb2_grpc
-from libs.rpc import connect
 from tests.services.cluster import MODEL, Member
 
 ENDPOINT = "/v1/chat/completions"
@@ -100,12 +99,12 @@ async def loaded(routers: Sequence[Member], load: Load) -> AsyncIterator[Load]:
 
 
 async def _http(router: Member, load: Load, kind: str, ask: Ask, number: int) -> None:
-    async with httpx.AsyncClient(trust_env=False, timeout=120, base_url=router.url) as client:
+    async with router.http(120) as client:
         await _repeat(load, kind, lambda text: ask(client, load, text), number)
 
 
 async def _grpc(router: Member, load: Load, number: int) -> None:
-    async with connect(router.address) as channel:
+    async with router.channel() as channel:
         await _repeat(load, "grpc", lambda text: streamed_grpc(channel, load, text), number)
 
 

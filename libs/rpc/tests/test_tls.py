@@ -171,3 +171,20 @@ def test_files_that_do_not_belong_together_leave_what_was_there_until_they_do(
     assert pair.current() == (first[1].read_bytes(), first[0].read_bytes())
     write(key, second[1])
     assert pair.current() == (second[1].read_bytes(), second[0].read_bytes())
+
+
+async def test_all_channels_of_a_process_follow_their_files_together(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clients, authority = MountedSecret(tmp_path / "clients"), Authority(tmp_path / "ca")
+    clients.renew(authority)
+    first = clients.client.credentials()
+    asks = [first, *(clients.client.credentials() for _ in range(9))]
+    assert len({id(ask()) for ask in asks}) == 1
+    (clients.path / "..1" / "tls.key").write_bytes(authority.issue("another")[1].read_bytes())
+
+    async def is_told() -> bool:
+        return len({id(ask()) for ask in asks}) == 1 and "do not belong together" in caplog.text
+
+    await eventually(is_told)
+    assert caplog.text.count("do not belong together") == 1

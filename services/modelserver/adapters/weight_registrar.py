@@ -47,7 +47,7 @@ async def register_weights(
 ) -> int:
     """The version's seq; tries until a Leap service answers. Registering twice is harmless."""
     request = leap_pb2.RegisterVersionRequest(manifest=manifest)
-    waiting = False
+    waiting, told = False, ""
     while True:
         for member in leaps.current().values():
             async with connect(str(member.info["address"]), tls) as channel:
@@ -56,7 +56,9 @@ async def register_weights(
                     answer = await call(stub.RegisterVersion, request, timeout_s=_TIMEOUT_S)
                     return answer.version.seq
                 except ImpalaError as error:
-                    log.warning("Leap did not register the weights: %s", error)
+                    if str(error) != told:
+                        told = str(error)
+                        log.warning("Leap did not register the weights: %s", error)
         if not waiting:
             waiting = True
             log.info("waiting for a Leap service to number the served weights")
