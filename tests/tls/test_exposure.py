@@ -52,29 +52,11 @@ def test_no_service_serves_other_machines_unless_it_is_told_to(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("service", SERVICES)
-def test_every_service_serves_other_machines_under_tls_or_when_told_to(
-    service: str, tmp_path: Path, secret: MountedSecret
-) -> None:
-    """They get as far as asking for etcd."""
-    for flags in (["--insecure"], ["--tls", str(secret.path)]):
-        code, said = end_of(service, tmp_path, "--host", "0.0.0.0", *flags)
-        assert code == 1
-        assert said[-1].startswith(f"{service}: etcd at 127.0.0.1:9 cannot be reached")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("service", SERVICES)
 def test_certificates_that_cannot_be_used_are_one_sentence_at_the_start(
     service: str, tmp_path: Path, secret: MountedSecret
 ) -> None:
-    (secret.path / "tls.key").unlink()
-    code, said = end_of(service, tmp_path, "--tls", str(secret.path))
-    assert (code, said) == (
-        2,
-        [f"{service}: The folder {secret.path} of --tls has no file tls.key."],
-    )
     other = Authority(tmp_path / "other").issue("other")[1]
-    (secret.path / "tls.key").write_bytes(other.read_bytes())
+    secret.key.write_bytes(other.read_bytes())
     code, said = end_of(service, tmp_path, "--tls", str(secret.path))
     assert code == 2 and len(said) == 1
     assert said[0] == (
