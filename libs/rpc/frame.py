@@ -7,7 +7,6 @@ shows the whole of it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -128,27 +127,40 @@ async def cluster_of(config: ServiceConfig, shutdown: Shutdown) -> AsyncIterator
 
 
 async def _wait_for(client: EtcdClient, within_s: float, shutdown: Shutdown) -> None:
+    """Ends at once when the process is told to stop, even while etcd is being asked."""
+    asking = asyncio.create_task(_until_it_answers(client, within_s))
+    stopping = asyncio.create_task(shutdown.wait())
+    try:
+        await asyncio.wait((asking, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not asking.done():
+            raise StartupError(
+                "Stopped before etcd answered: start etcd or give its address with --etcd."
+            )
+        asking.result()
+    finally:
+        for task in (asking, stopping):
+            task.cancel()
+        await asyncio.gather(asking, stopping, return_exceptions=True)
+
+
+async def _until_it_answers(client: EtcdClient, within_s: float) -> None:
     deadline = asyncio.get_running_loop().time() + within_s
     waits = False
     while True:
         try:
             await client.get(ROOT)
+            return
         except PermissionRefused as error:
             raise StartupError(f"{error}.") from error
         except ClusterUnavailable as error:
-            late = asyncio.get_running_loop().time() + _ASK_ETCD_EVERY_S > deadline
-            if late or shutdown.requested:
+            if asyncio.get_running_loop().time() + _ASK_ETCD_EVERY_S > deadline:
                 raise StartupError(
                     f"{error}; start etcd or give its address with --etcd."
                 ) from error
             if not waits:
                 log.warning("waiting for etcd: %s", error)
             waits = True
-        else:
-            return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_ASK_ETCD_EVERY_S):
-                await shutdown.wait()
+        await asyncio.sleep(_ASK_ETCD_EVERY_S)
 
 
 async def serve_member(

@@ -32,6 +32,7 @@ from libs.testing.rpc import serving
 from libs.testing.tls import Authority
 
 WITHIN_S = 20.0
+SOON_S = 3.0
 
 
 async def test_a_member_is_dialled_where_it_is_bound_unless_it_says_otherwise() -> None:
@@ -120,6 +121,25 @@ async def test_who_waits_for_etcd_can_be_told_to_stop() -> None:
     with pytest.raises(StartupError, match="start etcd or give its address"):
         async with asyncio.timeout(WITHIN_S), cluster_of(config, shutdown):
             raise AssertionError("there is no etcd")
+
+
+async def test_who_waits_for_an_etcd_that_never_answers_stops_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        config = ServiceConfig(etcd=(f"127.0.0.1:{mute.getsockname()[1]}",), etcd_wait_s=3600)
+        shutdown = Shutdown()
+
+        async def start() -> None:
+            async with cluster_of(config, shutdown):
+                raise AssertionError("there is no etcd")
+
+        starting = asyncio.create_task(start())
+        asked, _ = await asyncio.to_thread(mute.accept)
+        with asked:
+            shutdown.request("the test")
+            # Well before the call to etcd would have given up.
+            async with asyncio.timeout(SOON_S):
+                with pytest.raises(StartupError, match="Stopped before etcd answered"):
+                    await starting
 
 
 async def test_a_replaced_member_stops_with_its_sentence_and_the_new_one_stays() -> None:
