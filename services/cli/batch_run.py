@@ -119,6 +119,7 @@ def observe(meter: Meter, batch: Batch) -> Progress:
         completed=counts["completed"],
         failed=failed_lines(batch),
         unanswered=batch.get("unanswered", 0),
+        rerun=batch.get("rerun", 0),
         total=counts["total"],
         tokens=usage.get("output_tokens", 0),
         cost=batch.get("processing_cost", 0.0),

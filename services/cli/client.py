@@ -87,6 +87,7 @@ class Batch(TypedDict, total=False):
     status: Required[str]
     request_counts: Required[Counts]
     unanswered: int
+    rerun: int
     usage: Required[Usage]
     endpoint: str
     model: str | None
@@ -129,6 +130,7 @@ class Run(TypedDict, total=False):
     status: Required[str]
     request_counts: Required[Counts]
     unanswered: int
+    rerun: int
     ledger: Required[Ledger]
     created_at: int
     ended_at: int | None

@@ -262,8 +262,11 @@ def describe(progress: Progress, status: str) -> str:
         parts.append(f"{progress.tokens_per_s:.1f} tokens/s")
     else:
         parts.append(f"{seconds(progress.elapsed_s)} so far")
-        if not progress.done and status == "in_progress":
+        if not progress.done and not progress.rerun and status == "in_progress":
             parts.append("no line has ended yet: prompts are computed first")
+    if progress.rerun and status == "in_progress":
+        lines = "1 line runs" if progress.rerun == 1 else f"{progress.rerun} lines run"
+        parts.append(f"a server was lost: {lines} again")
     if progress.cost:
         parts.append(dollars(progress.cost))
     if progress.eta_s is not None:

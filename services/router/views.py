@@ -90,6 +90,7 @@ def batch_view(record: BatchRecord, run: RunRecord | None, cancel_at: int | None
             "failed": run.failed if run else 0,
         },
         "unanswered": run.unanswered if run else 0,
+        "rerun": len(run.losses) if run else 0,
         "usage": _usage(run.ledger if run else LedgerRecord()),
         "metadata": record.metadata,
         "job_id": record.job_id or None,
@@ -122,6 +123,7 @@ def run_view(run: RunRecord, status: str) -> dict[str, Any]:
             "failed": run.failed,
         },
         "unanswered": run.unanswered,
+        "rerun": len(run.losses),
         "usage": _usage(ledger),
         "ledger": {
             "tasks": ledger.tasks,

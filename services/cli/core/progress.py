@@ -12,13 +12,15 @@ the short ones, and none ends while the prompts are prefilled."""
 @dataclass(frozen=True, slots=True)
 class Progress:
     """done, failed, unanswered, total: request lines. done: of any outcome; failed: tried without
-    success; unanswered: left when the batch was cancelled or expired. tokens: generated so far.
+    success; unanswered: left when the batch was cancelled or expired; rerun: not done, and run
+    again because a model server or a router that ran them was lost. tokens: generated so far.
     elapsed_s: since the lines were known. tokens_per_s: generated, in that time. cost: USD.
     eta_s: None = not known yet."""
 
     done: int
     failed: int
     unanswered: int
+    rerun: int
     total: int
     tokens: int
     elapsed_s: float
@@ -43,6 +45,7 @@ class Meter:
         tokens: int,
         cost: float,
         unanswered: int = 0,
+        rerun: int = 0,
     ) -> Progress:
         if self._began is None and total:
             self._began = now
@@ -53,6 +56,7 @@ class Meter:
             done=done,
             failed=failed,
             unanswered=unanswered,
+            rerun=rerun,
             total=total,
             tokens=tokens,
             elapsed_s=elapsed,

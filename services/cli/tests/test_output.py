@@ -17,6 +17,17 @@ def test_while_nothing_was_generated_there_is_a_time_and_no_rate() -> None:
     assert describe(going, "in_progress") == "1 failed  5.0 tokens/s  $0.2500  7.8 s to go"
 
 
+def test_once_a_server_was_lost_the_wait_is_not_told_to_be_for_prompts() -> None:
+    meter = Meter()
+    meter.observe(0.0, completed=0, failed=0, total=16, tokens=0, cost=0.0)
+    lost = meter.observe(7.0, completed=0, failed=0, rerun=16, total=16, tokens=0, cost=0.0)
+    told = "a server was lost: 16 lines run again"
+    assert describe(lost, "in_progress") == f"7.0 s so far  {told}"
+    assert describe(lost, "cancelling") == "7.0 s so far"
+    last = meter.observe(10.0, completed=15, failed=0, rerun=1, total=16, tokens=50, cost=0.0)
+    assert "a server was lost: 1 line runs again" in describe(last, "in_progress")
+
+
 def test_lines_that_a_cancel_left_have_not_failed() -> None:
     meter = Meter()
     ended = meter.observe(0.0, completed=5, failed=1, unanswered=10, total=16, tokens=0, cost=0.0)

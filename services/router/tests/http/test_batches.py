@@ -92,6 +92,16 @@ async def test_lines_that_a_cancel_left_are_told_from_those_that_failed(stage: S
         assert shown["unanswered"] == 2
 
 
+async def test_lines_that_run_again_because_a_server_was_lost_are_told(stage: Stage) -> None:
+    client, http = stage.openai(), stage.http()
+    record = await record_of(stage, (await create(client)).id)
+    await put(stage, msgspec.structs.replace(record, status="in_progress"))
+    for losses, told in (({}, 0), ({0: 1, 3: 2}, 2)):
+        await put(stage, msgspec.structs.replace(run_of(record), losses=losses))
+        for path in (f"/v1/batches/{record.id}", f"/imp/v1/runs/{record.run_id}"):
+            assert (await http.get(path)).json()["rerun"] == told
+
+
 async def test_a_new_batch_is_validating_with_zeros_and_nulls(stage: Stage) -> None:
     client = stage.openai()
     batch = await create(client, metadata={"k": "v"})
