@@ -102,8 +102,12 @@ class IdempotencyKeyReused(errors.AlreadyExists):
 
 
 class NoServer(errors.Unavailable):
-    def __init__(self, model: str) -> None:
-        super().__init__(f"No server of the model '{model}' is live now.", "NO_SERVERS", None, 1.0)
+    def __init__(self, model: str, retry_after_s: float | None = None) -> None:
+        message = (
+            f"No server of the model '{model}' is up now: try again soon. One that is started "
+            "again answers once it has loaded the model."
+        )
+        super().__init__(message, "NO_SERVERS", None, retry_after_s or 1.0)
 
 
 class ServerLost(errors.Unavailable):

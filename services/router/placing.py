@@ -78,6 +78,9 @@ class Placing:
                 try:
                     return await self._ask(leader, request, deadline - loop.time())
                 except ImpalaError as error:
+                    if isinstance(error, Unavailable) and error.reason == "NO_SERVERS":
+                        # The leader's word names the fleet, which clients do not know.
+                        raise NoServer(request.model, error.retry_after_s) from error
                     if not _is_no_answer(error):
                         raise
                     why = error.message
@@ -168,4 +171,4 @@ def _is_no_answer(error: ImpalaError) -> bool:
         return error.reason == "NOT_LEADER"
     if isinstance(error, NotFound):
         return error.reason == "NO_FLEET"
-    return isinstance(error, Unavailable) and error.reason != "NO_SERVERS"
+    return isinstance(error, Unavailable)

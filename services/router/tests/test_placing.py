@@ -73,6 +73,21 @@ async def test_a_stale_grant_is_asked_for_again_of_any_server(
     assert [each.exclude_member for each in stage.scheduler.acquired] == ["", ""]
 
 
+async def test_a_fleet_whose_servers_are_away_is_told_by_the_clients_own_name_for_the_model(
+    stage: Stage,
+) -> None:
+    stage.scheduler.servers = []
+    body = {"model": MODEL, "messages": ASK}
+    answer = await stage.http().post("/v1/chat/completions", json=body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (503, "no_servers")
+    assert error["message"] == (
+        f"No server of the model '{MODEL}' is up now: try again soon. One that is started again "
+        "answers once it has loaded the model."
+    )
+    assert (answer.headers["retry-after"], answer.headers["retry-after-ms"]) == ("1", "1000")
+
+
 async def test_tries_are_bounded(stage: Stage) -> None:
     stage.server.failures = [Aborted("Again.", "EPOCH_STALE") for _ in range(10)]
     with pytest.raises(openai.ConflictError):

@@ -321,7 +321,7 @@ async def test_a_line_that_no_server_took_is_to_be_tried_again(
     stage.server.failures = [Unavailable("This server is going away.", "DRAINING", None, 1.0)]
     (result,) = await run_lines(stage, worker, 1)
     assert result.outcome == router_pb2.LINE_OUTCOME_RETRY
-    assert result.reason == "The fleet has no live server."
+    assert result.reason.startswith(f"No server of the model '{MODEL}' is up now")
 
 
 @pytest.mark.parametrize("tokens", [0, 2])
