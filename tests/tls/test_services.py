@@ -139,6 +139,28 @@ async def test_curl_asks_the_router_with_the_ca(world: World) -> None:
     assert '"scripted"' in await asyncio.to_thread(curl, "--cacert", str(world.ca.cert), url)
 
 
+async def test_a_member_of_another_ca_is_told_of_once_by_all_who_dial_it(world: World) -> None:
+    """Its etcd is theirs, as a cluster's own CA may differ from etcd's."""
+    cluster, secret = world.cluster, world.cluster.secret
+    assert secret is not None
+    other = MountedSecret(world.folder / "of-another")
+    other.renew(Authority(world.folder / "another", "another"))
+    etcd = ("--etcd-ca", str(secret.ca), "--etcd-cert", str(secret.cert))
+    scheduler, stranger = cluster["scheduler"], cluster["modelserver-2"]
+    flags = ("--tls", str(other.path), *etcd, "--etcd-key", str(secret.key))
+    cluster.start("modelserver-2", *flags, *everywhere(stranger), "--metrics-port=-1")
+    why = "cannot be reached: its certificate is not of the CA that is trusted here"
+    await eventually(lambda: f"{stranger.address} {why}" in scheduler.said(), within_s=WITHIN_S)
+    leap = f"Leap did not register the weights: {cluster['leap'].address} {why}"
+    await eventually(lambda: leap in stranger.said(), within_s=WITHIN_S)
+    # Work goes to those who can be reached.
+    async with cluster["router"].http() as client:
+        await results(client, await finished(client, await submit(client, 5, 4)))
+    assert await cluster.stop("modelserver-2") == 0
+    assert scheduler.said().count(f"{stranger.address} {why}") == 1
+    assert stranger.said().count(leap) == 1
+
+
 async def test_a_renewal_that_is_half_written_leaves_what_was_there(world: World) -> None:
     """Each service warns; none gives up what it has, and the whole one is taken."""
     cluster, secret = world.cluster, world.cluster.secret
