@@ -91,6 +91,11 @@ def from_os(error: OSError, where: str, key: str) -> ObjectStoreError:
     return StoreUnavailable(where, why)
 
 
+def folder_gone(where: str) -> StoreUnavailable:
+    """Nothing can be told of its objects, least of all that they do not exist."""
+    return StoreUnavailable(where, "its folder is not there, or something else is in its place")
+
+
 def from_obstore(error: Exception, where: str, key: str) -> ObjectStoreError:
     """The tree's error for what obstore raised; its debug dump is cut off."""
     if isinstance(error, ObjectStoreError):

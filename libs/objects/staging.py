@@ -71,6 +71,12 @@ def prepare(root: Path) -> None:
     sweep(root)
 
 
+def is_there(root: Path) -> bool:
+    """Whether the folder is still the one that was prepared, and not gone, replaced by a file or
+    unmounted."""
+    return (root / STAGING).is_dir()
+
+
 def sweep(root: Path) -> int:
     """Removes the temporary files whose writer is dead; returns how many."""
     removed = 0

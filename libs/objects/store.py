@@ -28,6 +28,7 @@ from libs.objects.errors import (
     BadRange,
     ObjectNotFound,
     ObjectStoreError,
+    folder_gone,
     from_obstore,
     from_os,
 )
@@ -66,6 +67,7 @@ class ObjectStore:
         writes: Writes,
         sorted_listing: bool,
         endpoint: str = "",
+        root: Path | None = None,
     ) -> None:
         self.url = url
         self.endpoint = endpoint
@@ -73,6 +75,7 @@ class ObjectStore:
         self._backend = backend
         self._writes = writes
         self._sorted_listing = sorted_listing
+        self._root = root
 
     async def put(self, key: str, data: bytes) -> None:
         """Writes or replaces the object."""
@@ -188,6 +191,8 @@ class ObjectStore:
                         yield _info(meta)
         except STORE_FAULTS as error:
             raise self._error(error, folder or "") from error
+        if self._is_gone():
+            raise folder_gone(self.url)
 
     async def _check_start(self, key: str, start: int, cause: Exception | None = None) -> None:
         """Returns only if `start` is the object's end or, without a `cause`, within it."""
@@ -198,7 +203,11 @@ class ObjectStore:
             raise self._error(cause, key) from cause
 
     def _error(self, error: Exception, key: str) -> ObjectStoreError:
-        return from_obstore(error, self.url, key)
+        return folder_gone(self.url) if self._is_gone() else from_obstore(error, self.url, key)
+
+    def _is_gone(self) -> bool:
+        """obstore finds no object in a folder that is not there, and none in its listing."""
+        return self._root is not None and not staging.is_there(self._root)
 
 
 def open_store(url: str, options: Mapping[str, str] | None = None) -> ObjectStore:
@@ -226,7 +235,9 @@ def _open_folder(path: Path) -> ObjectStore:
         if isinstance(error, FileExistsError | NotADirectoryError):
             raise StartupError(f"The object store {root} is not a folder: name another.") from error
         raise from_os(error, str(root), "") from error
-    return ObjectStore(root.as_uri(), LocalStore(root), LocalWrites(root), sorted_listing=False)
+    return ObjectStore(
+        root.as_uri(), LocalStore(root), LocalWrites(root), sorted_listing=False, root=root
+    )
 
 
 def _open_remote(url: str, options: dict[str, str]) -> ObjectStore:

@@ -18,10 +18,11 @@ from libs.objects.errors import (
     ObjectNotFound,
     ObjectStoreError,
     StoreUnavailable,
+    folder_gone,
     from_obstore,
     from_os,
 )
-from libs.objects.staging import StagedFile, sweep
+from libs.objects.staging import StagedFile, is_there, sweep
 from libs.objects.uploads import S3Uploads
 
 PART_BYTES = 8 << 20
@@ -115,6 +116,8 @@ class LocalWrites(Writes):
 
 
 def _local_error(error: OSError, root: Path, key: str) -> ObjectStoreError:
+    if not is_there(root):
+        return folder_gone(str(root))
     if isinstance(error, FileExistsError):
         return InvalidKey(key, "another object's key is a folder of it")
     return from_os(error, str(root), key)

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,42 @@ def test_what_the_system_says_becomes_one_sentence(number: int, kind: type[Excep
     error = from_os(OSError(number, "words"), "/objects", "key")
     assert type(error) is kind
     assert str(error).endswith((".", "again."))
+
+
+@pytest.mark.parametrize("instead", ["nothing", "a file", "an empty folder"])
+async def test_a_store_whose_folder_is_gone_is_away_and_has_lost_nothing(
+    tmp_path: Path, instead: str
+) -> None:
+    root, aside = tmp_path / "objects", tmp_path / "aside"
+    store = open_store(str(root))
+    await store.put("files/a", b"kept")
+    root.rename(aside)
+    if instead == "a file":
+        root.touch()
+    elif instead == "an empty folder":
+        root.mkdir()
+    uses: tuple[Callable[[], Awaitable[object]], ...] = (
+        lambda: store.put("files/b", b""),
+        lambda: store.put_if_absent("files/b", b""),
+        lambda: store.put_stream("files/b"),
+        lambda: store.get("files/a"),
+        lambda: store.get_range("files/a", 0, 2),
+        lambda: anext(store.stream("files/a")),
+        lambda: store.head("files/a"),
+        lambda: store.exists("files/a"),
+        lambda: store.list(),
+        lambda: store.list("files"),
+        lambda: store.delete("files/a"),
+        lambda: store.sweep_unfinished(0.0),
+    )
+    for use in uses:
+        with pytest.raises(StoreUnavailable) as caught:
+            await use()
+        assert "files/" not in str(caught.value)
+    if root.is_file():
+        root.unlink()
+    aside.rename(root)
+    assert await store.get("files/a") == b"kept"
 
 
 async def test_an_object_is_not_a_folder_nor_a_folder_an_object(tmp_path: Path) -> None:
