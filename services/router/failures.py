@@ -8,7 +8,7 @@ from typing import Any
 
 from libs import errors
 from libs.cluster.errors import PASSING, OutcomeUnknown
-from libs.objects.errors import AccessDenied, ReadOnly, StoreFull
+from libs.objects.errors import AccessDenied, InvalidKey, ReadOnly, StoreFull
 from services.router.core.errors import RequestError, error_envelope
 
 INVALID = "invalid_request_error"
@@ -35,6 +35,8 @@ _STATUS: tuple[tuple[type[errors.ImpalaError], int, str], ...] = (
     (StoreFull, 507, SERVER),
     (ReadOnly, 503, SERVER),
     (AccessDenied, 503, SERVER),
+    # No client names an object.
+    (InvalidKey, 500, SERVER),
     (errors.InvalidArgument, 400, INVALID),
     (errors.NotFound, 404, INVALID),
     (errors.AlreadyExists, 409, INVALID),
@@ -57,6 +59,7 @@ _FOREIGN = {
     "UNKNOWN": _FAILED,
     "UNEXPECTED_ERROR": _FAILED,
     "HANDLER_CANCELLED": _FAILED,
+    "INVALID_KEY": _FAILED,
     "UNAVAILABLE": "A server that this request needs cannot be reached now.",
     "CANCELLED": "A server that this request needs went away.",
     "STORE_FULL": "The object store is full: nothing can be stored until room is made there.",

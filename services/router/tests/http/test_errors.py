@@ -10,6 +10,8 @@ import openai
 import pytest
 
 from libs.errors import FailedPrecondition, InvalidArgument, ResourceExhausted, Unavailable
+from libs.objects import InvalidKey
+from services.router.failures import failure_of
 from services.router.testing import Gate
 from services.router.tests.conftest import MODEL, Stage
 
@@ -97,6 +99,12 @@ async def test_a_field_that_is_wrong_is_named(stage: Stage) -> None:
             error = envelope(answer)
             assert (error["param"], error["code"]) == (param, code)
     assert stage.server.requests == []
+
+
+def test_an_object_key_that_is_no_good_is_the_servers_fault_and_told_to_nobody() -> None:
+    failure = failure_of(InvalidKey("files/me/file-1", "another object's key is a folder of it"))
+    assert (failure.status, failure.code) == (500, "internal_error")
+    assert failure.message == "The server failed on this request."
 
 
 async def test_an_unknown_model_is_404_to_the_official_client(stage: Stage) -> None:

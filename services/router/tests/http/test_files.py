@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import httpx
 import openai
@@ -35,6 +37,38 @@ async def test_a_file_is_created_read_listed_and_deleted(stage: Stage) -> None:
     with pytest.raises(openai.NotFoundError):
         await client.files.content(made.id)
     assert not await stage.objects.exists(keys.file_object("local", made.id))
+
+
+@contextlib.contextmanager
+def a_file_in_its_place(folder: Path) -> Iterator[None]:
+    aside = folder.rename(folder.with_name("aside"))
+    folder.touch()
+    yield
+    folder.unlink()
+    aside.rename(folder)
+
+
+async def test_an_object_folder_that_a_file_replaced_is_the_stores_fault_and_is_logged(
+    fresh: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    http = fresh.http()
+
+    async def upload() -> httpx.Response:
+        file = {"file": ("in.jsonl", LINE)}
+        return await http.post("/v1/files", files=file, data={"purpose": "batch"})
+
+    content = f"/v1/files/{(await upload()).json()['id']}/content"
+    folder = Path(fresh.config.objects)
+    with a_file_in_its_place(folder):
+        answers = [await upload(), await http.get(content)]
+    for answer in answers:
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"]) == (503, "store_unavailable")
+        assert error["message"] == "The object store does not answer now: try again soon."
+    told = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert len(told) == 2
+    assert all(f"{folder} does not answer properly: its folder is not" in each for each in told)
+    assert (await http.get(content)).content == LINE
 
 
 async def test_expires_after_is_kept_and_checked(stage: Stage) -> None:
