@@ -6,7 +6,7 @@ from pathlib import Path
 
 from scripts.images.tools import CACHE, ROOT, run
 
-KUSTOMIZATIONS = ("base", "single-node")
+KUSTOMIZATIONS = ("base", "single-node", "tls")
 
 
 def containerfiles() -> list[Path]:

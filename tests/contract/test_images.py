@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from libs.config import ServiceConfig
+from libs.config import ConfigError, ServiceConfig, read_config
 from libs.config.reader import env_name
 from tests.contract.module_graph import ROOT, needs_of
 
@@ -24,6 +24,7 @@ SERVICES = ("router", "scheduler", "modelserver", "kvstore", "leap")
 ALSO_RUN = {"modelserver": ("libs.models.prepare", "libs.text.convert")}
 DEPLOY = ROOT / "examples" / "deploy"
 BASE = DEPLOY / "kubernetes" / "base"
+UNDER_TLS = DEPLOY / "kubernetes" / "tls"
 AFTER_THE_DRAIN_S = 10
 """Last reports (3 s), the engine's end (5 s), calls that ignore their cancellation (2 s)."""
 
@@ -122,9 +123,37 @@ def impala_variables(env: dict[str, Any]) -> set[str]:
     return {name for name in env if name.startswith("IMPALA_")} - {"IMPALA_CACHE"}
 
 
+def image_env(service: str) -> dict[str, str]:
+    words = " ".join(directives(service)["ENV"]).split()
+    return {name: value for name, _, value in (word.partition("=") for word in words)}
+
+
+def accepted(service: str, env: dict[str, Any]) -> ServiceConfig:
+    """What the image makes of these variables; what only a pod knows (None) is left out. Raises
+    ConfigError, as its start would."""
+    known = {name: str(value) for name, value in env.items() if value is not None}
+    told = image_env(service) | known
+    config = read_config(config_of(service), [], env=told)
+    assert config.host == "0.0.0.0"
+    return config
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Path:
+    """A folder as `--tls` wants it."""
+    for name in ("tls.crt", "tls.key", "ca.crt"):
+        (tmp_path / name).touch()
+    return tmp_path
+
+
 @pytest.fixture(scope="module")
 def compose() -> Any:
     return yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+
+
+@pytest.fixture(scope="module")
+def compose_tls() -> Any:
+    return yaml.safe_load((DEPLOY / "compose.tls.yaml").read_text())
 
 
 @pytest.mark.parametrize("service", SERVICES)
@@ -135,6 +164,31 @@ def test_compose_sets_what_the_service_knows(compose: Any, service: str) -> None
     drain = float(told["environment"]["IMPALA_DRAIN_S"])
     assert float(told["stop_grace_period"].removesuffix("s")) >= drain + AFTER_THE_DRAIN_S
     assert told["build"]["dockerfile"] == f"services/{service}/Containerfile"
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_service_of_compose_is_let_to_serve_others_because_it_is_told_so(
+    compose: Any, service: str
+) -> None:
+    told = dict(compose["services"][service]["environment"])
+    assert accepted(service, told).insecure
+    del told["IMPALA_INSECURE"]
+    with pytest.raises(ConfigError, match="--insecure"):
+        accepted(service, told)
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_under_tls_it_needs_not_be_told_so(
+    compose: Any, compose_tls: Any, mounted: Path, service: str
+) -> None:
+    over = compose_tls["services"][service]
+    (volume,) = over["volumes"]
+    assert volume.endswith(f":{over['environment']['IMPALA_TLS']}:ro")
+    told = {**compose["services"][service]["environment"], **over["environment"]}
+    config = accepted(service, {**told, "IMPALA_TLS": mounted})
+    assert not config.insecure
+    assert config.tls_ca == config.etcd_ca == mounted / "ca.crt"
+    assert config.tls_name == "impala.internal"
 
 
 def test_compose_publishes_on_loopback_only(compose: Any) -> None:
@@ -148,8 +202,8 @@ def manifests() -> Iterator[dict[str, Any]]:
         yield from yaml.safe_load_all((BASE / name).read_text())
 
 
-def settings() -> dict[str, dict[str, str]]:
-    kustomization = yaml.safe_load((BASE / "kustomization.yaml").read_text())
+def settings(folder: Path = BASE) -> dict[str, dict[str, str]]:
+    kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
     return {
         each["name"]: dict(literal.split("=", 1) for literal in each["literals"])
         for each in kustomization["configMapGenerator"]
@@ -198,6 +252,19 @@ class TestKubernetes:
         assert impala_variables(told) <= set(defaults_of(service))
         assert {"IMPALA_ETCD", "IMPALA_MEMBER"} <= set(told)
 
+    def test_a_pod_may_serve_others_because_it_is_told_so_or_under_tls(
+        self, service: str, mounted: Path
+    ) -> None:
+        pod = named({"Deployment", "StatefulSet"}, service)["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        told = {each["name"]: each.get("value") for each in container["env"]}
+        for source in container["envFrom"]:
+            told |= settings()[source["configMapRef"]["name"]]
+        assert accepted(service, told).insecure
+        config = accepted(service, told | settings(UNDER_TLS)["impala"] | {"IMPALA_TLS": mounted})
+        assert not config.insecure
+        assert config.tls_ca == config.etcd_ca == mounted / "ca.crt"
+
     def test_a_service_leads_to_ports_that_its_pods_have(self, service: str) -> None:
         told = named({"Service"}, service)["spec"]
         pod = named({"Deployment", "StatefulSet"}, service)["spec"]["template"]
@@ -211,6 +278,19 @@ class TestKubernetes:
             assert container["image"] == f"impala-{service}"
             assert {"cpu", "memory"} <= set(container["resources"]["requests"])
             assert "memory" in container["resources"]["limits"]
+
+
+def test_the_secret_is_mounted_where_every_pod_looks_for_it() -> None:
+    folder = settings(UNDER_TLS)["impala"]["IMPALA_TLS"]
+    member, etcd = (
+        yaml.safe_load((UNDER_TLS / f"{name}.yaml").read_text()) for name in ("member", "etcd")
+    )
+    (mount,) = (each["value"] for each in member if each["path"].endswith("/volumeMounts/-"))
+    (container,) = etcd["spec"]["template"]["spec"]["containers"]
+    files = {each["value"] for each in container["env"] if each["name"].endswith("_FILE")}
+    assert [mount] == container["volumeMounts"]
+    assert mount["mountPath"] == folder
+    assert files == {f"{folder}/{name}" for name in ("tls.crt", "tls.key", "ca.crt")}
 
 
 def test_no_file_names_an_index_or_a_registry() -> None:
