@@ -63,6 +63,9 @@ class ServerTls:
             read_ca(self.client_ca)
             context.load_verify_locations(self.client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
+            # A session that is resumed shows no certificate: it would outlive the CA's removal.
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+            context.num_tickets = 0
         return context
 
 

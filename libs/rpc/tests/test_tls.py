@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import ssl
 from pathlib import Path
 
 import grpc
@@ -188,3 +190,43 @@ async def test_all_channels_of_a_process_follow_their_files_together(
 
     await eventually(is_told)
     assert caplog.text.count("do not belong together") == 1
+
+
+async def test_who_must_show_a_certificate_shows_it_at_every_connection(tmp_path: Path) -> None:
+    """A session resumed from before would outlive the CA that vouched for it."""
+    old, new = Authority(tmp_path / "old", "old"), Authority(tmp_path / "new", "new")
+    servers = MountedSecret(tmp_path / "servers")
+    servers.renew(old, old, new)
+    client = ssl.create_default_context(cafile=servers.ca)
+    client.load_cert_chain(*old.issue("client"))
+
+    def greeted(port: int, session: ssl.SSLSession | None) -> tuple[ssl.SSLSession | None, bool]:
+        with (
+            socket.create_connection(("127.0.0.1", port), 10) as raw,
+            client.wrap_socket(raw, server_hostname="127.0.0.1", session=session) as connection,
+        ):
+            assert connection.recv(2) == b"hi"
+            return connection.session, bool(connection.session_reused)
+
+    async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"hi")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(
+        greet, "127.0.0.1", 0, ssl=servers.server.context()
+    ) as server:
+        port = server.sockets[0].getsockname()[1]
+        session, _ = await asyncio.to_thread(greeted, port, None)
+        _, reused = await asyncio.to_thread(greeted, port, session)
+        assert not reused
+        servers.renew(old, new)
+
+        async def is_refused() -> bool:
+            try:
+                await asyncio.to_thread(greeted, port, session)
+            except (OSError, AssertionError):  # an alert, or an end without a greeting
+                return True
+            return False
+
+        await eventually(is_refused)
