@@ -3,13 +3,13 @@ sentence, and not by every service in its log."""
 
 from __future__ import annotations
 
-import ssl
 from datetime import datetime
 from pathlib import Path
 
 from cryptography import x509
 
 from libs.config import ConfigError
+from libs.rpc.own_certificate import refused
 from libs.rpc.tls import read_ca, read_pair
 from services.cli.certificates import names_of
 from services.cli.errors import CliError
@@ -17,8 +17,6 @@ from services.cli.net import HOST
 from services.cli.tls_files import TlsFiles
 
 OR_MADE = "or give --tls without a folder, which makes its own"
-ROUNDS = 10
-"""More than a handshake takes."""
 
 
 class UnusableTls(CliError):
@@ -49,14 +47,11 @@ def check(files: TlsFiles, now: datetime) -> None:
             f"The certificate {files.cert} is for {names}, not for {HOST}, where an instance "
             f"listens: have it issued for {HOST} too, {OR_MADE}."
         )
-    try:
-        _shake_hands(files)
-    except ssl.SSLError as error:
-        why = getattr(error, "verify_message", "") or error.reason or str(error)
+    if why := refused(files.cert, files.key, files.ca):
         raise UnusableTls(
             f"The certificate {files.cert} is refused by who trusts {files.ca} ({why}): give the "
             f"CA that signed it, and a certificate for servers and clients, {OR_MADE}."
-        ) from error
+        )
 
 
 def _check_there(files: TlsFiles) -> None:
@@ -84,30 +79,3 @@ def _check_dates(path: Path, certificate: x509.Certificate, now: datetime) -> No
             f"The certificate {path} is valid from {start:%Y-%m-%d %H:%M} UTC on, and now it is "
             f"{now:%Y-%m-%d %H:%M}: set this machine's clock right, {OR_MADE}."
         )
-
-
-def _shake_hands(files: TlsFiles) -> None:
-    """What two members do when one dials the other, in memory: whatever else is wrong with the
-    certificates shows. Raises ssl.SSLError."""
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.verify_mode = ssl.CERT_REQUIRED
-    server.load_verify_locations(files.ca)
-    server.load_cert_chain(files.cert, files.key)
-    client = files.context()
-    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
-    undone = [
-        client.wrap_bio(back, there, server_hostname=HOST),
-        server.wrap_bio(there, back, server_side=True),
-    ]
-    for _ in range(ROUNDS):
-        undone = [side for side in undone if not _is_done(side)]
-    if undone:
-        raise ssl.SSLError("the handshake does not end")
-
-
-def _is_done(side: ssl.SSLObject) -> bool:
-    try:
-        side.do_handshake()
-    except ssl.SSLWantReadError:
-        return False
-    return True
