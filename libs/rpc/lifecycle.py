@@ -25,6 +25,7 @@ from typing import NoReturn
 
 import uvloop
 
+from libs.config.known import unknown_variables
 from libs.errors import ImpalaError, StartupError
 
 log = logging.getLogger(__name__)
@@ -59,6 +60,8 @@ def run_service(main: Callable[[Shutdown], Awaitable[None]], name: str = "impala
     """
     multiprocessing.set_start_method("spawn", force=True)
     _collect_seldom()
+    for sentence in unknown_variables(os.environ):
+        log.warning("%s", sentence)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
             runner.run(_supervised(main))

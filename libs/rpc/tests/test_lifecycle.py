@@ -101,6 +101,18 @@ def test_a_known_mistake_is_one_sentence(run, error: str, code: int, sentence: s
     assert child.ends() == (code, sentence)
 
 
+def test_a_misspelt_variable_is_told_once_at_the_start(run) -> None:  # type: ignore[no-untyped-def]
+    child = run(
+        "import os\n"
+        "os.environ['IMPALA_OBJECT'] = '/objects'\n"
+        "async def main(shutdown): pass\n"
+        "run_service(main, 'demo')"
+    )
+    code, err = child.ends()
+    assert code == 0
+    assert err.count("IMPALA_OBJECT is ignored: no setting has this name; IMPALA_OBJECTS has.") == 1
+
+
 def test_a_bug_is_a_traceback_and_exit_1(run) -> None:  # type: ignore[no-untyped-def]
     child = run("async def main(shutdown): raise KeyError('oops')\nrun_service(main, 'demo')")
     code, err = child.ends()
