@@ -24,6 +24,7 @@ class FreshChannel(grpc.aio.Channel):
         self._lane = _Lane(credentials(), open_)
         self._old: set[_Lane] = set()
         self._closing: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     def unary_unary(self, *args: Any, **options: Any) -> Any:
         return self._method("unary_unary", args, options)
@@ -47,6 +48,7 @@ class FreshChannel(grpc.aio.Channel):
         await self._current().channel.channel_ready()
 
     async def close(self, grace: float | None = None) -> None:
+        self._closed = True
         lanes, self._old = {self._lane, *self._old}, set()
         await asyncio.gather(*(lane.channel.close(grace) for lane in lanes), *self._closing)
 
@@ -72,6 +74,8 @@ class FreshChannel(grpc.aio.Channel):
         return start
 
     def _current(self) -> _Lane:
+        if self._closed:  # another lane would be nobody's to close
+            return self._lane
         credentials = self._credentials()
         if credentials is not self._lane.credentials:
             old, self._lane = self._lane, _Lane(credentials, self._open)

@@ -35,7 +35,7 @@ class Reloaded(Generic[Value]):
         self._make = make
         self._now = now
         self._lock = threading.Lock()
-        self._seen = self._state()
+        self._seen = self._told = self._state()
         self._value = make()
         self._looked = now()
 
@@ -50,13 +50,17 @@ class Reloaded(Generic[Value]):
         state = self._state()
         if state == self._seen:
             return
-        self._seen = state
         names = ", ".join(map(str, self._paths))
         try:
             self._value = self._make()
         except Exception as error:  # noqa: BLE001  # whatever they hold now, the old value holds
-            log.warning("%s have changed and are not used: %s", names, error)
+            # Looked at again and again: what was wrong may mend without another change that shows,
+            # as a file's mode or owner does, or too many open files.
+            if state != self._told:
+                self._told = state
+                log.warning("%s have changed and are not used: %s", names, error)
         else:
+            self._seen = self._told = state
             log.info("%s are read again", names)
 
     def _state(self) -> tuple[tuple[int, ...] | None, ...]:

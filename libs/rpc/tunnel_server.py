@@ -7,6 +7,7 @@ a task of its own with a context that answers on the stream.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
@@ -206,11 +207,21 @@ class _CallContext:
             self._outgoing.of(self._id, len(end.details)).end.CopyFrom(end)
 
 
+class _Waiting:
+    """News of one call that go out together."""
+
+    def __init__(self, call_id: int) -> None:
+        self.news = tunnel_pb2.CallNews(id=call_id)
+        self.size = 0
+
+
 class _Outgoing:
     """The news of all calls until they are sent."""
 
     def __init__(self) -> None:
-        self._news: dict[int, tuple[tunnel_pb2.CallNews, int]] = {}
+        self._queue: deque[_Waiting] = deque()
+        self._newest: dict[int, _Waiting] = {}
+        """Of each call, what may still be added to."""
         self._bytes = 0
         self._closed = False
         self._some = asyncio.Event()
@@ -219,17 +230,22 @@ class _Outgoing:
 
     def of(self, call_id: int, size: int = 0) -> tunnel_pb2.CallNews:
         """What goes out next of a call, to be added to now. size: of what is added, bytes."""
-        news, so_far = self._news.get(call_id) or (tunnel_pb2.CallNews(id=call_id), 0)
-        self._news[call_id] = news, so_far + size
+        waiting = self._newest.get(call_id)
+        # Several large answers in one message of the stream could be more than it may carry.
+        if waiting is None or (waiting.size and waiting.size + size > _MESSAGE_BYTES):
+            waiting = self._newest[call_id] = _Waiting(call_id)
+            self._queue.append(waiting)
+        waiting.size += size
         self._bytes += size
         if self._bytes >= _ROOM_BYTES:
             self._room.clear()
         self._some.set()
-        return news
+        return waiting.news
 
     async def room(self) -> None:
         """Returns when a caller who reads slowly has read enough."""
-        await self._room.wait()
+        while not self._room.is_set():  # another that waited may have taken it
+            await self._room.wait()
 
     def close(self) -> None:
         self._closed = True
@@ -237,20 +253,23 @@ class _Outgoing:
 
     async def take(self) -> list[tunnel_pb2.CallNews] | None:
         """What there is, waited for; None after `close`, when nothing is left."""
-        while not self._news:
+        while not self._queue:
             if self._closed:
                 return None
             self._some.clear()
             await self._some.wait()
         taken: list[tunnel_pb2.CallNews] = []
         size = 0
-        while self._news:
-            call_id = next(iter(self._news))
-            _, own = self._news[call_id]
-            if taken and size + own > _MESSAGE_BYTES:
+        while self._queue:
+            waiting = self._queue[0]
+            if taken and size + waiting.size > _MESSAGE_BYTES:
                 break
-            taken.append(self._news.pop(call_id)[0])
-            size += own
+            self._queue.popleft()
+            call_id = waiting.news.id
+            if self._newest[call_id] is waiting:
+                del self._newest[call_id]
+            taken.append(waiting.news)
+            size += waiting.size
         self._bytes -= size
         if self._bytes < _ROOM_BYTES:
             self._room.set()

@@ -148,6 +148,42 @@ async def test_a_channel_whose_certificate_was_renewed_is_closed_after_its_last_
             assert await is_served(channel)
 
 
+async def test_a_closed_channel_opens_no_other_though_its_files_change() -> None:
+    opened: list[grpc.aio.Channel] = []
+
+    def open_(credentials: grpc.ChannelCredentials) -> grpc.aio.Channel:
+        opened.append(grpc.aio.secure_channel("127.0.0.1:1", credentials))
+        return opened[-1]
+
+    channel = FreshChannel(open_, grpc.ssl_channel_credentials)  # new ones at each call
+    await channel.close(None)
+    assert channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
+    assert len(opened) == 1
+
+
+def test_files_that_could_not_be_read_are_read_though_nothing_shows_that_they_can_be(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, now, allowed = tmp_path / "file", [0.0], [True]
+    file.write_text("one")
+
+    def read() -> str:
+        if not allowed[0]:
+            raise PermissionError("Permission denied")
+        return file.read_text()
+
+    value = Reloaded([file], read, lambda: now[0])
+    allowed[0] = False
+    file.write_text("two, longer")
+    for _ in range(3):
+        now[0] += LOOK_EVERY_S
+        assert value.current() == "one"
+    allowed[0] = True
+    now[0] += LOOK_EVERY_S
+    assert value.current() == "two, longer"
+    assert caplog.text.count("Permission denied") == 1
+
+
 def test_files_that_do_not_belong_together_leave_what_was_there_until_they_do(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -246,6 +246,20 @@ async def test_large_requests_go_by_themselves_and_too_large_answers_hurt_no_oth
         assert len(whole) == MAX_MESSAGE - 2048
 
 
+async def test_large_answers_of_one_call_that_wait_together_hurt_no_other() -> None:
+    async def large(request: bytes, context: Any) -> AsyncIterator[bytes]:
+        for at in range(4):
+            yield b"%d" % at + bytes(MAX_MESSAGE - 2048)
+
+    methods = handlers({"Echo": echo}, {"Large": large})
+    async with tunnelled(methods, max_message_bytes=MAX_MESSAGE) as (_, tunnel):
+        await call(one(tunnel, "Echo"), b"x", timeout_s=10)
+        other = asyncio.create_task(call(one(tunnel, "Echo"), b"x", timeout_s=10))
+        answers = [each[:1] async for each in stream(many(tunnel, "Large"), b"", timeout_s=20)]
+        assert answers == [b"0", b"1", b"2", b"3"]
+        assert await other == b"x"
+
+
 async def test_a_drain_refuses_new_calls_and_lets_running_ones_end() -> None:
     started, may_end = asyncio.Event(), asyncio.Event()
 

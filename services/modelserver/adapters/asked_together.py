@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
+from libs.errors import Internal
+
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
 
@@ -46,6 +48,10 @@ class AskedTogether(Generic[Question, Answer]):
     async def _ask_some(self, some: Sequence[tuple[Question, asyncio.Future[Answer]]]) -> None:
         try:
             answers = await self._ask([question for question, _ in some])
+            if len(answers) != len(some):
+                raise Internal(
+                    f"{len(some)} questions were answered {len(answers)} times.", "BAD_ANSWER"
+                )
         except asyncio.CancelledError:
             for _, future in some:
                 future.cancel()

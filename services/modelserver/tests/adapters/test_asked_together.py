@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from libs.errors import Internal
 from services.modelserver.adapters.asked_together import AskedTogether
 
 
@@ -55,6 +56,15 @@ async def test_a_failed_call_is_told_to_all_who_asked_in_it_and_the_next_goes_on
     assert [type(each) for each in answers] == [ValueError, ValueError]
     oracle.error = None
     assert await ask(3) == 6
+
+
+async def test_an_answer_too_few_is_the_fault_of_the_answerer_and_nobody_waits_for_ever() -> None:
+    async def forgetful(questions: Sequence[int]) -> list[int]:
+        return list(questions[1:])
+
+    ask = AskedTogether(forgetful, most=2)
+    for answer in await asyncio.gather(ask(1), ask(2), return_exceptions=True):
+        assert isinstance(answer, Internal) and answer.reason == "BAD_ANSWER"
 
 
 async def test_one_who_goes_away_is_asked_for_no_more_and_the_others_are_answered() -> None:
