@@ -77,6 +77,10 @@ class Placing:
             if leader is not None:
                 try:
                     return await self._ask(leader, request, deadline - loop.time())
+                except (asyncio.CancelledError, DeadlineExceeded):
+                    # A grant may be on its way.
+                    self._release_in_background(leader, _of_step(request.step_id))
+                    raise
                 except ImpalaError as error:
                     if isinstance(error, Unavailable) and error.reason == "NO_SERVERS":
                         # The leader's word names the fleet, which clients do not know.
@@ -144,25 +148,30 @@ class Placing:
 
     def release(self, placement: Placement, reason: str) -> None:
         """Gives a grant back that was not used; in the background, and at most a hint."""
-        if placement.grant is None:
-            return
-        task = asyncio.create_task(self._release(placement, placement.grant, reason))
+        grant = placement.grant
+        if grant is not None:
+            request = scheduler_pb2.ReleaseRequest(
+                grant_id=grant.grant_id, epoch=grant.epoch, reason=reason
+            )
+            self._release_in_background(placement.leader, request)
+
+    def _release_in_background(self, leader: str, request: scheduler_pb2.ReleaseRequest) -> None:
+        task = asyncio.create_task(self._release(leader, request))
         self._releases.add(task)
         task.add_done_callback(self._releases.discard)
 
-    async def _release(
-        self, placement: Placement, grant: modelserver_pb2.Grant, reason: str
-    ) -> None:
-        stub = self._channels.stub(scheduler_pb2_grpc.SchedulerStub, placement.leader)
-        request = scheduler_pb2.ReleaseRequest(
-            grant_id=grant.grant_id, epoch=grant.epoch, reason=reason
-        )
+    async def _release(self, leader: str, request: scheduler_pb2.ReleaseRequest) -> None:
+        stub = self._channels.stub(scheduler_pb2_grpc.SchedulerStub, leader)
         # A grant that is neither used nor given back expires by itself.
         with contextlib.suppress(ImpalaError):
             await call(stub.Release, request, timeout_s=RELEASE_WITHIN_S)
 
     async def aclose(self) -> None:
         await asyncio.gather(*self._releases, return_exceptions=True)
+
+
+def _of_step(step_id: str) -> scheduler_pb2.ReleaseRequest:
+    return scheduler_pb2.ReleaseRequest(step_id=step_id, reason="NOT_HEARD")
 
 
 def _is_no_answer(error: ImpalaError) -> bool:

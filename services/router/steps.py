@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from impala.common.v1 import common_pb2
 from impala.modelserver.v1 import modelserver_pb2, modelserver_pb2_grpc
@@ -172,25 +173,43 @@ class Steps:
             elif _is_loss(error):
                 raise ServerLost(getattr(error, "retry_after_s", None) or RESTART_S) from error
             raise
+        except (asyncio.CancelledError, GeneratorExit):
+            if not heard and placement.grant is not None:
+                self._in_background(self._give_up(running))
+            raise
         if not ended:
             raise Internal("The server ended the step without its last message.", "NO_DONE")
 
     def stop_choice(self, running: Running, choice: int) -> None:
         """Ends a choice whose stop string was found; in the background."""
-        task = asyncio.create_task(self._abort(running, choice))
-        self._aborts.add(task)
-        task.add_done_callback(self._aborts.discard)
+        self._in_background(self._stop_choice(running, choice))
 
-    async def _abort(self, running: Running, choice: int) -> None:
-        stub = self._channels.stub(modelserver_pb2_grpc.ModelServerStub, running.placement.address)
-        request = modelserver_pb2.AbortRequest(
-            step_id=running.step_id, choice=choice, reason=common_pb2.FINISH_REASON_STOP
-        )
+    async def _stop_choice(self, running: Running, choice: int) -> None:
+        stop = common_pb2.FINISH_REASON_STOP
         try:
-            await call(stub.Abort, request, timeout_s=ABORT_WITHIN_S)
+            await self._abort(running, choice=choice, reason=stop)
         except ImpalaError as error:
             # The choice then runs to its own end: slower, not wrong.
             log.warning("a choice could not be stopped", extra={"reason": error.reason})
+
+    async def _give_up(self, running: Running) -> None:
+        """After a step was closed before anything was heard. Its server ends it by a report, if it
+        has ever heard of it; else there is only the grant to give back."""
+        with contextlib.suppress(ImpalaError):
+            if not await self._abort(running):
+                self._placing.release(running.placement, "NOT_STARTED")
+
+    async def _abort(self, running: Running, **what: Any) -> bool:
+        """Whether there was something to end."""
+        stub = self._channels.stub(modelserver_pb2_grpc.ModelServerStub, running.placement.address)
+        request = modelserver_pb2.AbortRequest(step_id=running.step_id, **what)
+        answer = await call(stub.Abort, request, timeout_s=ABORT_WITHIN_S)
+        return answer.found
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._aborts.add(task)
+        task.add_done_callback(self._aborts.discard)
 
     async def aclose(self) -> None:
         await asyncio.gather(*self._aborts, return_exceptions=True)

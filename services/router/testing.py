@@ -68,6 +68,8 @@ class FakeModelServer(modelserver_pb2_grpc.ModelServerServicer):
         self.hears_aborts = True
         """False: samples on after an Abort, as a server does that hears of it too late."""
         self.gate: Gate | None = None
+        self.on_its_way: asyncio.Event | None = None
+        """Set: no step is known here before this event."""
         self.failures: list[ImpalaError] = []
         """Raised by the next calls, one each, before the first message."""
         self.fail_after: tuple[int, Exception] | None = None
@@ -113,6 +115,9 @@ class FakeModelServer(modelserver_pb2_grpc.ModelServerServicer):
         self.requests.append(request)
         if self.failures:
             raise self.failures.pop(0)
+        if self.on_its_way is not None:
+            await self._note()
+            await self.on_its_way.wait()
         self.running.add(request.step_id)
         self.most_running = max(self.most_running, len(self.running))
         try:

@@ -48,10 +48,14 @@ class SchedulerApi(scheduler_pb2_grpc.SchedulerServicer):
     async def Release(
         self, request: scheduler_pb2.ReleaseRequest, context: Context
     ) -> scheduler_pb2.ReleaseResponse:
-        if not request.grant_id:
-            raise InvalidArgument("A release names its grant.", "GRANT_ID_MISSING", "grant_id")
+        if bool(request.grant_id) == bool(request.step_id):
+            raise InvalidArgument(
+                "A release names its grant, or the step of it.", "GRANT_ID_MISSING", "grant_id"
+            )
         for leader in self._scheduler.leaders():
-            if leader.epoch == request.epoch:
+            if request.step_id:
+                leader.desk.release_step(request.step_id)
+            elif leader.epoch == request.epoch:
                 leader.desk.release(request.grant_id)
         return scheduler_pb2.ReleaseResponse()
 

@@ -158,6 +158,27 @@ async def test_a_new_leader_is_found_by_watching(stage: Stage) -> None:
     assert len(second.acquired) == 1
 
 
+async def test_who_goes_away_before_the_grant_comes_has_it_taken_back(stage: Stage) -> None:
+    stage.scheduler.hold = asyncio.Event()
+    asking = asyncio.create_task(ask(stage))
+    await stage.scheduler.wait_until(lambda scheduler: scheduler.waiting == 1)
+    asking.cancel()
+    await stage.scheduler.wait_until(lambda scheduler: len(scheduler.released) == 1)
+    assert stage.scheduler.released[0].step_id == stage.scheduler.acquired[0].step_id
+    assert stage.server.requests == []
+
+
+async def test_a_step_given_up_before_its_server_knows_it_gives_its_grant_back(
+    stage: Stage,
+) -> None:
+    stage.server.on_its_way = asyncio.Event()
+    asking = asyncio.create_task(ask(stage))
+    await stage.server.wait_until(lambda server: len(server.requests) == 1)
+    asking.cancel()
+    await stage.scheduler.wait_until(lambda scheduler: len(scheduler.released) == 1)
+    assert stage.scheduler.released[0].grant_id == "grant-1"
+
+
 async def test_a_grant_is_waited_for_as_long_as_the_leader_lives(stage: Stage) -> None:
     stage.scheduler.hold = asyncio.Event()
     asking = asyncio.create_task(ask(stage))

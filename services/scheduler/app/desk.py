@@ -122,6 +122,12 @@ class GrantDesk:
             self._ended_total["released"].inc()
             self._dispatch()
 
+    def release_step(self, step_id: str) -> None:
+        """Nobody will use the grant that the step has, if it has one."""
+        grant = self.state.grants.of_step(step_id)
+        if grant is not None:
+            self.release(grant.grant_id)
+
     def finished(self, member_id: str, grant_id: str, hashes: Iterable[bytes]) -> None:
         if self.state.finished(member_id, grant_id, hashes) is not None:
             self._ended_total["reported"].inc()

@@ -42,7 +42,7 @@ class RunSettings:
     these."""
     stop_within_s: float = 10.0
     """What a cancelled or expired run waits for the answers to its handed-out lines."""
-    settle_within_s: float = 3.0
+    settle_within_s: float = 10.0
     """What a finished run waits for the last step reports."""
     look_every_s: float = 0.25
     """How often a quiet run looks for routers, servers, a cancel and its expiry."""

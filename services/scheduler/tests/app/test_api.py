@@ -199,6 +199,11 @@ async def test_released_and_unused_grants_return_their_place(
         for _ in range(2):
             await running.stub.Release(request, timeout=5)
         assert len(grants) == 0
+        await acquire(running, "nobody heard of it")
+        by_step = scheduler_pb2.ReleaseRequest(step_id="nobody heard of it")
+        for _ in range(2):
+            await running.stub.Release(by_step, timeout=5)
+        assert len(grants) == 0
         await acquire(running, "never started")
         await eventually(lambda: len(grants) == 0)
 
@@ -385,6 +390,10 @@ async def test_wrong_requests_name_the_field(client: EtcdClient, objects: Object
             (running.stub.Acquire(ask("s", job_id="")), "job_id"),
             (running.stub.Acquire(ask("s", content_hashes=b"short")), "content_hashes"),
             (running.stub.Release(scheduler_pb2.ReleaseRequest()), "grant_id"),
+            (
+                running.stub.Release(scheduler_pb2.ReleaseRequest(grant_id="1.1", step_id="s")),
+                "grant_id",
+            ),
             (running.stub.Report(scheduler_pb2.ReportRequest()), "member_id"),
             (running.stub.Explain(scheduler_pb2.ExplainRequest()), "step_id"),
         ]
