@@ -12,6 +12,7 @@ from libs.rpc.status import (
     status_of,
     trailers_of,
     was_accepted,
+    was_cut,
 )
 from libs.rpc.tls import ClientTls, ServerTls
 
@@ -35,4 +36,5 @@ __all__ = [
     "trailers_of",
     "upload",
     "was_accepted",
+    "was_cut",
 ]

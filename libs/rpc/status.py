@@ -132,6 +132,13 @@ def _told(failure: grpc.aio.AioRpcError) -> str:
     return f"{found.peer} cannot be reached: {found.why}." if found else details
 
 
+def was_cut(error: ImpalaError) -> bool:
+    """Whether the transport ended a call that was under way: it gives these statuses, without a
+    reason; no server of ours does."""
+    cut = isinstance(error, errors.Internal | errors.Cancelled)
+    return cut and error.reason in ("INTERNAL", "CANCELLED")
+
+
 def was_accepted(error: ImpalaError) -> bool:
     """Whether the server had said `ACCEPTED` in the call that ended with `error`."""
     failure = error.__cause__

@@ -12,8 +12,8 @@ import grpc
 import orjson
 
 from impala.router.v1 import router_pb2, router_pb2_grpc
-from libs.errors import Cancelled, ImpalaError, Internal, Unavailable
-from libs.rpc import stream
+from libs.errors import ImpalaError, Unavailable
+from libs.rpc import stream, was_cut
 from services.cli.client import Client, Quiet
 from services.cli.errors import ApiError, NotReachable
 
@@ -84,9 +84,9 @@ def _is_error(line: bytes) -> bool:
 
 
 def _may_pass(error: Exception) -> bool:
-    """The router is away, or on its way back; a stream that was cut has no reason of ours."""
+    """The router is away, or on its way back."""
     if isinstance(error, ApiError):
         return error.status in (429, 500, 502, 503, 504)
-    if isinstance(error, Internal | Cancelled):
-        return error.reason in ("INTERNAL", "CANCELLED")
+    if isinstance(error, ImpalaError) and (was_cut(error) or error.reason == "UNKNOWN"):
+        return True  # UNKNOWN: of a proxy's, or of a stream that ended without a status
     return isinstance(error, NotReachable | Unavailable)

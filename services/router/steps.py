@@ -16,7 +16,6 @@ from impala.scheduler.v1 import scheduler_pb2
 from libs.errors import (
     Aborted,
     AlreadyExists,
-    Cancelled,
     DeadlineExceeded,
     FailedPrecondition,
     ImpalaError,
@@ -24,7 +23,7 @@ from libs.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from libs.rpc import call, stream, was_accepted
+from libs.rpc import call, stream, was_accepted, was_cut
 from services.router.channels import Channels
 from services.router.domain_errors import ServerLost
 from services.router.placing import Placement, Placing
@@ -227,10 +226,8 @@ def is_retryable(error: ImpalaError) -> bool:
 
 
 def is_servers_end(error: ImpalaError) -> bool:
-    """The server is gone or going, or the way to it broke. A stream that the transport cut has
-    these statuses without a reason: no server of ours sends them so."""
-    cut = isinstance(error, Internal | Cancelled) and error.reason in ("INTERNAL", "CANCELLED")
-    return cut or isinstance(error, Unavailable)
+    """The server is gone or going, or the way to it broke."""
+    return was_cut(error) or isinstance(error, Unavailable)
 
 
 def _is_loss(error: ImpalaError) -> bool:
