@@ -34,7 +34,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if empty:
         raise pytest.UsageError(f"test files without a test: {', '.join(empty)}")
     for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group_of(item)))
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(_group_of(item)))
 
 
 def _group_of(item: pytest.Item) -> str:

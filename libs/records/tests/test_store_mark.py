@@ -7,6 +7,7 @@ import pytest
 import pytest_asyncio
 
 from libs.cluster.client import EtcdClient
+from libs.cluster.entry import Entry
 from libs.errors import StartupError
 from libs.objects import ObjectStore, open_store
 from libs.records import keys
@@ -44,6 +45,34 @@ async def test_the_first_to_look_marks_both_and_all_later_ones_find_them_togethe
     entry = await client.get(keys.STORE_MARK)
     assert entry is not None
     assert entry.value == await store.get(keys.STORE_MARK_OBJECT) == b"m1"
+
+
+class Overtaken(EtcdClient):
+    """Before or after its first look at the mark, another member does all of its own."""
+
+    first = True
+
+    def __init__(self, etcd: EtcdProcess, store: ObjectStore, when: str) -> None:
+        super().__init__([etcd.endpoint])
+        self._store, self._when = store, when
+
+    async def get(self, key: str, *, revision: int = 0) -> Entry | None:
+        first, self.first = self.first, False
+        if first and self._when == "before":
+            await compare_marks(self, self._store, lambda: "m2")
+        found = await super().get(key, revision=revision)
+        if first and self._when == "after":
+            await compare_marks(self, self._store, lambda: "m2")
+        return found
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_who_is_overtaken_by_another_that_makes_the_mark_finds_it(
+    client: EtcdClient, etcd: EtcdProcess, store: ObjectStore, when: str
+) -> None:
+    async with Overtaken(etcd, store, when) as overtaken:
+        assert await compare_marks(overtaken, store, token) is Belonging.TOGETHER
+    assert await store.get(keys.STORE_MARK_OBJECT) == b"m2"
 
 
 @pytest.mark.parametrize("died", ["before the store was marked", "before etcd was told"])
