@@ -358,7 +358,8 @@ def _refused_handshake(error: Exception) -> ssl.SSLError | None:
     """What lies under an error, if one side refused the other in TLS, which trying again does not
     mend. A server that dies breaks off too, but says nothing."""
     found: BaseException | None = error
-    while found is not None and not isinstance(found, ssl.SSLError):
+    # Beneath a reset lies the wait for what did not come, an SSLError without a reason.
+    while found is not None and not (isinstance(found, ssl.SSLError) and found.reason):
         found = found.__cause__ or found.__context__
     if found is None or isinstance(found, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         return None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import ssl
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -148,9 +150,19 @@ def test_plain_http_where_tls_is_spoken(port: int, capsys: pytest.CaptureFixture
     assert "if it speaks TLS, its URL begins with https://" in said
 
 
-async def test_a_router_that_dies_in_a_handshake_may_come_back(authority: Authority) -> None:
+@pytest.mark.parametrize("dies", ["closing", "resetting"])
+async def test_a_router_that_dies_in_a_handshake_may_come_back(
+    authority: Authority, dies: str
+) -> None:
     """So it is no refusal: who polls a batch asks again."""
-    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+
+    def die(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if dies == "resetting":
+            at_once = struct.pack("ii", 1, 0)
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+        writer.close()
+
+    server = await asyncio.start_server(die, "127.0.0.1", 0)
     url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with server, Client(url, tls=ClientTls(authority.cert)) as client:
         with pytest.raises(NotReachable):
