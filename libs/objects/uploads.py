@@ -5,6 +5,7 @@ obstore neither lists nor ends an upload that it did not begin itself, so both a
 
 from __future__ import annotations
 
+import http.client
 import urllib.error
 import urllib.request
 import xml.etree.ElementTree as ET
@@ -51,10 +52,11 @@ class S3Uploads:
         while True:
             query = [("uploads", ""), ("prefix", self._prefix), *marker]
             body, now = self._ask("GET", f"/{self._bucket}", query)
-            listing = ET.fromstring(body)
-            for upload in listing.iterfind("{*}Upload"):
-                began = datetime.fromisoformat(_text(upload, "Initiated"))
-                yield OpenUpload(_text(upload, "Key"), _text(upload, "UploadId"), now - began)
+            try:
+                listing = ET.fromstring(body)
+                yield from [_upload(each, now) for each in listing.iterfind("{*}Upload")]
+            except (ET.ParseError, ValueError) as error:
+                raise StoreUnavailable(self._bucket, f"unreadable listing: {error}") from error
             if _text(listing, "IsTruncated") != "true":
                 return
             marker = [
@@ -79,7 +81,7 @@ class S3Uploads:
             if error.code == _GONE and method == "DELETE":  # it was finished, or ended by another
                 return b"", now
             raise StoreUnavailable(self._bucket, f"HTTP {error.code}") from error
-        except OSError as error:
+        except (OSError, http.client.HTTPException) as error:
             raise StoreUnavailable(self._bucket, str(error)) from error
 
 
@@ -109,6 +111,11 @@ def uploads_of(
         f"{prefix}/" if prefix else "",
         keys,
     )
+
+
+def _upload(element: ET.Element, now: datetime) -> OpenUpload:
+    began = datetime.fromisoformat(_text(element, "Initiated"))
+    return OpenUpload(_text(element, "Key"), _text(element, "UploadId"), now - began)
 
 
 def _text(element: ET.Element, name: str) -> str:

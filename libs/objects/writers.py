@@ -200,11 +200,11 @@ class _RemoteWriter(ObjectWriter):
             raise _remote_error(error, self._where, self._key) from error
 
     async def close(self) -> None:
+        self._open = False  # obstore has nothing left to abort, whether or not this succeeds
         try:
             await self._writer.close()
         except STORE_FAULTS as error:
             raise _remote_error(error, self._where, self._key) from error
-        self._open = False
 
     async def abort(self) -> None:
         if not self._open:

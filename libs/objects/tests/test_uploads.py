@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
 import pytest
 
-from libs.objects import StoreUnavailable, open_store
+from libs.objects import AccessDenied, StoreUnavailable, open_store
 from libs.objects.signing import S3Keys, signed_headers
 from libs.objects.tests.conftest import s3_client
 from libs.testing.http_faults import HttpFaults, Rule
@@ -84,10 +85,34 @@ async def test_a_writer_whose_upload_was_ended_is_told(s3: S3Process) -> None:
     assert not await store.exists("o")
 
 
-async def test_a_store_that_fails_meanwhile_is_unavailable(s3: S3Process) -> None:
+async def test_a_writer_that_could_not_close_says_why_and_has_nothing_to_abort(
+    s3: S3Process,
+) -> None:
+    async with HttpFaults(s3.port) as proxy:
+        store = open_store("s3://bucket/refused", KEYS | {"endpoint": proxy.url})
+        proxy.add(Rule(method="PUT", answer=403))
+        writer = await store.put_stream("o")
+        await writer.write(b"x")
+        with pytest.raises(AccessDenied):
+            await writer.close()
+        await writer.abort()
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Rule(contains="uploads", answer=500),
+        Rule(contains="uploads", cut="response", cut_after=40),
+        Rule(contains="uploads", lose_answer=True),
+        Rule(contains="uploads", answer=200, body="<Listing><Upload>"),
+        Rule(contains="uploads", answer=200, body="<Listing><Upload></Upload></Listing>"),
+    ],
+    ids=["error", "cut", "no answer", "half a listing", "no time"],
+)
+async def test_a_store_that_fails_meanwhile_is_unavailable(s3: S3Process, rule: Rule) -> None:
     async with HttpFaults(s3.port) as proxy:
         store = open_store("s3://bucket/failing", KEYS | {"endpoint": proxy.url})
-        proxy.add(Rule(contains="uploads", answer=500))
+        proxy.add(replace(rule))
         with pytest.raises(StoreUnavailable):
             await store.sweep_unfinished(0.0)
 
