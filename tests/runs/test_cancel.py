@@ -94,8 +94,10 @@ async def test_a_cancel_of_a_batch_that_has_ended_is_one_request_with_a_clear_an
 
 
 async def test_a_file_in_use_is_kept_and_results_outlive_it(cluster: Cluster, api: Api) -> None:
-    """Two batches of one file: it can be deleted once both have ended, and not before."""
+    """Two batches of one file: it can be deleted once both have ended, and not before. The second
+    is made when the first has recorded some lines: it is not the first to end."""
     first = await api.submit(content())
+    await api.recorded(first, QUICK + 1)
     file_id = (await api.look(first))["input_file_id"]
     body = {"input_file_id": file_id, "endpoint": "/v1/chat/completions"}
     key = {"Idempotency-Key": f"second of {file_id}"}
