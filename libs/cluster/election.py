@@ -26,6 +26,7 @@ from libs.cluster.lease import Lease
 from libs.cluster.ops import Compare, Get, Put
 from libs.cluster.patience import Patience
 from libs.cluster.watch import DeleteEvent, PutEvent, Snapshot, WatchItem
+from libs.lasting import lasting
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class Leadership:
         self.lost = lease.lost
         self._client = client
         self._lease = lease
-        self._warden = asyncio.create_task(self._stand_down_when_removed(), name=f"lead {key}")
+        self._warden = lasting(self._stand_down_when_removed(), f"lead {key}")
 
     async def __aenter__(self) -> Self:
         return self

@@ -10,6 +10,7 @@ from typing import Protocol, Self
 
 from libs.cluster.client import EtcdClient
 from libs.cluster.watch import Watch, WatchItem
+from libs.lasting import lasting
 
 
 class Follows(Protocol):
@@ -40,7 +41,7 @@ class Follower:
     async def start(self) -> None:
         """Returns with the first snapshot applied; ClusterUnavailable if etcd does not answer."""
         await self._apply(await anext(self._watch))
-        self._task = asyncio.create_task(self._follow(), name=f"follow {self._watch.prefix}")
+        self._task = lasting(self._follow(), f"follow {self._watch.prefix}")
 
     async def aclose(self) -> None:
         task, self._task = self._task, None
@@ -65,10 +66,11 @@ class Follower:
         try:
             while True:
                 await self._apply(await self._next_item())
-        except Exception as error:  # noqa: BLE001  (handed to everyone who waits)
+        except Exception as error:
             async with self._changed:
                 self._failure = error
                 self._changed.notify_all()
+            raise
 
     async def _next_item(self) -> WatchItem | None:
         """None if something is due in the state before the next item comes."""

@@ -18,6 +18,7 @@ from grpc import aio
 from etcd.api.etcdserverpb import rpc_pb2
 from libs.cluster.errors import ClusterError, LeaseLost
 from libs.cluster.transport import Transport
+from libs.lasting import lasting
 
 RETRY_S = 0.1
 
@@ -31,7 +32,7 @@ class Lease:
         self.lost = asyncio.Event()
         self._transport = transport
         self._expires = expires
-        self._keeper = asyncio.create_task(self._keep_alive(), name=f"lease-{id_:x}")
+        self._keeper = lasting(self._keep_alive(), f"lease-{id_:x}")
 
     @classmethod
     async def grant(cls, transport: Transport, ttl_s: int) -> Lease:

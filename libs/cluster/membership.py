@@ -31,6 +31,7 @@ from libs.cluster.member import decode_member, encode_member
 from libs.cluster.ops import Compare, Delete, Get, Put
 from libs.cluster.patience import RETRY_S, Patience
 from libs.cluster.watch import DeleteEvent, PutEvent, Snapshot, WatchItem
+from libs.lasting import lasting
 
 log = logging.getLogger(__name__)
 
@@ -95,8 +96,8 @@ class Membership:
             except (OutcomeUnknown, LeaseLost) as error:
                 await self._patience.rest(error)
         self._tasks = (
-            asyncio.create_task(self._run(), name=f"member {self.key}"),
-            asyncio.create_task(self._watch(), name=f"watch of member {self.key}"),
+            lasting(self._run(), f"member {self.key}"),
+            lasting(self._watch(), f"watch of member {self.key}"),
         )
 
     @property

@@ -20,6 +20,7 @@ from libs.cluster.errors import PASSING, OutcomeUnknown
 from libs.cluster.keys import SECRET
 from libs.cluster.patience import Patience
 from libs.cluster.view import View
+from libs.lasting import lasting
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ class ClusterSecret:
         """ClusterUnavailable if etcd does not answer."""
         await self._view.start()
         self._value = await cluster_secret(self._client, self._fresh())
-        self._keeping = asyncio.create_task(self._keep(), name="cluster secret")
+        self._keeping = lasting(self._keep(), "cluster secret")
 
     async def aclose(self) -> None:
         if self._keeping is not None:

@@ -21,12 +21,13 @@ import signal
 import sys
 import threading
 from collections.abc import Awaitable, Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import uvloop
 
 from libs.config.known import unknown_variables
 from libs.errors import ImpalaError, StartupError
+from libs.lasting import BROKEN
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +91,26 @@ async def _supervised(main: Callable[[Shutdown], Awaitable[None]]) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, shutdown, number)
+    broken = _stop_when_broken(loop, shutdown)
     await main(shutdown)
+    if broken:
+        raise StartupError(f"stopped: {', '.join(map(repr, broken))} broke; the log has the error")
+
+
+def _stop_when_broken(loop: asyncio.AbstractEventLoop, shutdown: Shutdown) -> list[str]:
+    """The names of the lasting tasks that break, from now on; the first requests the shutdown."""
+    broken: list[str] = []
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if BROKEN not in context:
+            loop.default_exception_handler(context)
+            return
+        broken.append(context[BROKEN])
+        log.critical(context["message"], exc_info=context["exception"])
+        shutdown.request(context["message"])
+
+    loop.set_exception_handler(handle)
+    return broken
 
 
 def _on_signal(shutdown: Shutdown, number: signal.Signals) -> None:

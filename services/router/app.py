@@ -24,6 +24,7 @@ from libs.cluster.errors import ClusterError
 from libs.cluster.membership import Membership
 from libs.cluster.secret import ClusterSecret
 from libs.errors import StartupError
+from libs.lasting import lasting
 from libs.models import resolve_model
 from libs.objects import ObjectStore, check_store, open_store
 from libs.obs import METRICS, Metrics
@@ -159,8 +160,6 @@ class Router:
         models = TextModels(self._load)
         preparer = Preparer(fleets, jobs, models, wait_for_server_s=config.server_patience_s)
         self._closers += [models.aclose, placing.aclose, steps.aclose, _later(preparer.close)]
-        warming = asyncio.create_task(models.keep_warm(fleets))
-        self._closers.append(_later(warming.cancel))
         sweeper = Sweeper(client, self._objects, self.maker, every_s=config.sweep_s)
         garbage = Garbage(
             client,
@@ -170,8 +169,12 @@ class Router:
             grace_s=config.garbage_grace_s,
             keep_results_s=config.keep_results_s,
         )
-        for sweep in (sweeper.run(), garbage.run()):
-            self._closers.append(_later(asyncio.create_task(sweep).cancel))
+        for name, work in (
+            ("load tokenizers", models.keep_warm(fleets)),
+            ("delete expired files", sweeper.run()),
+            ("delete garbage", garbage.run()),
+        ):
+            self._closers.append(_later(lasting(work, name).cancel))
         meter = Meter(self._metrics)
         pipeline = Pipeline(steps, self.maker.clock, meter, config.member)
         request_bytes = RequestBytes(config.max_request_bytes)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import msgspec
-
 from libs.cluster.client import EtcdClient
 from libs.cluster.entry import Entry
-from libs.cluster.errors import OutcomeUnknown, RecordUnreadable
+from libs.cluster.errors import OutcomeUnknown
 from libs.cluster.ops import Compare, Delete, Put
 from libs.cluster.view import View
 from libs.records import keys
@@ -26,10 +24,7 @@ MAX_PRICE = 1e6
 
 
 def _read(entry: Entry) -> Job:
-    try:
-        return decode(entry, Job)
-    except msgspec.DecodeError as error:
-        raise RecordUnreadable(f"{entry.key} is not a job: {error}") from error
+    return decode(entry, Job)
 
 
 def _check(field: str, text: str) -> None:

@@ -13,6 +13,7 @@ import msgspec
 
 from libs.cluster.client import EtcdClient
 from libs.cluster.entry import Entry
+from libs.cluster.errors import RecordUnreadable
 
 Record = TypeVar("Record", bound=msgspec.Struct)
 
@@ -39,7 +40,11 @@ async def load(client: EtcdClient, key: str, kind: type[Record]) -> Stored[Recor
 
 
 def decode(entry: Entry, kind: type[Record]) -> Record:
-    return msgspec.json.decode(entry.value, type=kind)
+    """Raises RecordUnreadable, which names the key."""
+    try:
+        return msgspec.json.decode(entry.value, type=kind)
+    except msgspec.MsgspecError as error:
+        raise RecordUnreadable(f"{entry.key} cannot be read: {error}") from error
 
 
 def encode(record: msgspec.Struct) -> bytes:

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import logging
 
-import msgspec
-
 from libs.cluster.client import EtcdClient
 from libs.cluster.entry import Entry
-from libs.cluster.errors import ClusterError, OutcomeUnknown
+from libs.cluster.errors import ClusterError, OutcomeUnknown, RecordUnreadable
 from libs.cluster.ops import Compare, Delete
 from libs.objects import ObjectStore, ObjectStoreError
 from libs.records import keys
@@ -71,10 +69,8 @@ class Sweeper:
     def _expired(self, entry: Entry) -> FileRecord | None:
         try:
             record = decode(entry, FileRecord)
-        except msgspec.MsgspecError as error:
-            log.warning(
-                "a file's record is unreadable", extra={"key": entry.key, "why": str(error)}
-            )
+        except RecordUnreadable as error:
+            log.warning("a file's record is unreadable", extra={"why": str(error)})
             return None
         return record if has_expired(record, self._maker) else None
 

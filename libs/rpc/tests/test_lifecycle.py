@@ -121,6 +121,40 @@ def test_a_bug_is_a_traceback_and_exit_1(run) -> None:  # type: ignore[no-untype
     assert "KeyError: 'oops'" in err
 
 
+def test_a_lasting_task_that_breaks_ends_the_process_by_a_drain(run) -> None:  # type: ignore[no-untyped-def]
+    """Nobody waits for it, and what it does must not stay undone unseen."""
+    child = run(
+        "from libs.lasting import lasting\n"
+        "async def sweep(): raise KeyError('oops')\n"
+        "async def main(shutdown):\n"
+        "    task = lasting(sweep(), 'the sweep')\n"
+        "    await shutdown.wait()\n"
+        "    print('draining', flush=True)\n"
+        "run_service(main, 'demo')"
+    )
+    child.says("draining")
+    code, err = child.ends()
+    assert code == 1
+    assert "KeyError: 'oops'" in err
+    assert err.splitlines()[-1] == "demo: stopped: 'the sweep' broke; the log has the error"
+
+
+def test_a_lasting_task_that_returns_or_is_cancelled_ends_nothing(run) -> None:  # type: ignore[no-untyped-def]
+    child = run(
+        "from libs.lasting import lasting\n"
+        "async def wait(for_s): await asyncio.sleep(for_s)\n"
+        "async def main(shutdown):\n"
+        "    done, left = lasting(wait(0), 'done'), lasting(wait(60), 'left')\n"
+        "    await done\n"
+        "    left.cancel()\n"
+        "    await asyncio.gather(left, return_exceptions=True)\n"
+        "    print(shutdown.requested, flush=True)\n"
+        "run_service(main, 'demo')"
+    )
+    child.says("False")
+    assert child.ends()[0] == 0
+
+
 def test_children_are_spawned_not_forked(run) -> None:  # type: ignore[no-untyped-def]
     child = run(
         "import multiprocessing\n"

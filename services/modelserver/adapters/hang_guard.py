@@ -13,6 +13,8 @@ import faulthandler
 import sys
 from collections.abc import AsyncIterator
 
+from libs.lasting import lasting
+
 LOOKS = 20
 
 
@@ -24,7 +26,7 @@ async def hang_guard(limit_s: float) -> AsyncIterator[None]:
         yield
         return
     _arm(limit_s)
-    task = asyncio.create_task(_arm_again(limit_s), name="hang guard")
+    task = lasting(_arm_again(limit_s), "hang guard")
     try:
         yield
     finally:

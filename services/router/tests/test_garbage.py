@@ -15,6 +15,7 @@ import pytest_asyncio
 
 from libs.clock import ManualClock
 from libs.cluster.client import EtcdClient
+from libs.cluster.errors import RecordUnreadable
 from libs.cluster.keys import election_leader
 from libs.objects import ObjectStore, open_store
 from libs.objects.staging import STAGING
@@ -271,6 +272,20 @@ async def test_a_name_that_comes_during_the_last_check_is_seen(world: World) -> 
         naming.name_now = True
         assert await collector.sweep() == 0
     assert await world.keys() == [key]
+
+
+async def test_nothing_is_deleted_while_a_record_cannot_be_read(world: World) -> None:
+    """What it names is not known. The next sweep goes on where somebody has mended it."""
+    kept = await world.content("file-of-a-run")
+    await world.client.put(keys.run("run-1"), b"{")
+    assert await world.garbage.sweep() == 0
+    world.clock.advance(GRACE_S)
+    with pytest.raises(RecordUnreadable, match="run-1 cannot be read"):
+        await world.garbage.sweep()
+    assert kept in await world.keys()
+    await world.run(output="file-of-a-run")
+    assert await world.garbage.sweep() == 0
+    assert kept in await world.keys()
 
 
 async def test_nothing_is_deleted_for_an_etcd_that_lost_its_data(world: World) -> None:
