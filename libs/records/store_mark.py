@@ -36,13 +36,13 @@ async def compare_marks(
     client: EtcdClient, objects: ObjectStore, token: Callable[[], str]
 ) -> Belonging:
     """Makes the mark where neither has one. Raises what etcd and store raise."""
-    # In this order: what etcd calls given, the store has. It may just have been given.
+    # Always in this order: what etcd calls given, the store has. It may just have been given.
     known, held = await _known(client), await _mark_of(objects)
-    if known is None and held is None:
-        made = Put(keys.STORE_MARK, _NEW + token().encode())
-        await client.txn([Compare.absent(keys.STORE_MARK)], [made])
     if known is None:
-        known = await _known(client)
+        if held is None:
+            made = Put(keys.STORE_MARK, _NEW + token().encode())
+            await client.txn([Compare.absent(keys.STORE_MARK)], [made])
+        known, held = await _known(client), await _mark_of(objects)
     if known is None:
         return Belonging.OTHER_ETCD
     mark = known.removeprefix(_NEW)

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from libs.cluster.client import EtcdClient
-from libs.cluster.entry import Entry
 from libs.errors import StartupError
 from libs.objects import ObjectStore, open_store
 from libs.records import keys
@@ -47,32 +49,50 @@ async def test_the_first_to_look_marks_both_and_all_later_ones_find_them_togethe
     assert entry.value == await store.get(keys.STORE_MARK_OBJECT) == b"m1"
 
 
-class Overtaken(EtcdClient):
-    """Before or after its first look at the mark, another member does all of its own."""
+class Turns:
+    """Lets one of several members do one call at a time, in an order that is drawn."""
 
-    first = True
+    def __init__(self, client: EtcdClient, store: ObjectStore, rng: random.Random) -> None:
+        self._client, self._store, self._rng = client, store, rng
+        self._waiting: list[asyncio.Event] = []
 
-    def __init__(self, etcd: EtcdProcess, store: ObjectStore, when: str) -> None:
-        super().__init__([etcd.endpoint])
-        self._store, self._when = store, when
+    def member(self, mark: str) -> Coroutine[None, None, Belonging]:
+        client, store = self._proxy(self._client), self._proxy(self._store)
+        return compare_marks(client, store, lambda: mark)
 
-    async def get(self, key: str, *, revision: int = 0) -> Entry | None:
-        first, self.first = self.first, False
-        if first and self._when == "before":
-            await compare_marks(self, self._store, lambda: "m2")
-        found = await super().get(key, revision=revision)
-        if first and self._when == "after":
-            await compare_marks(self, self._store, lambda: "m2")
-        return found
+    async def play(self, tasks: Sequence[asyncio.Task[Belonging]]) -> None:
+        while not all(task.done() for task in tasks):  # many short turns
+            await asyncio.sleep(0)
+            if self._waiting and len(self._waiting) == sum(not task.done() for task in tasks):
+                self._waiting.pop(self._rng.randrange(len(self._waiting))).set()
+
+    def _proxy(self, real: Any) -> Any:
+        turns = self
+
+        class Proxy:
+            def __getattr__(self, name: str) -> Callable[..., Coroutine[None, None, Any]]:
+                async def call(*args: Any) -> Any:
+                    turn = asyncio.Event()
+                    turns._waiting.append(turn)
+                    await turn.wait()
+                    return await getattr(real, name)(*args)
+
+                return call
+
+        return Proxy()
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-async def test_who_is_overtaken_by_another_that_makes_the_mark_finds_it(
-    client: EtcdClient, etcd: EtcdProcess, store: ObjectStore, when: str
+@pytest.mark.parametrize("seed", range(150))
+async def test_members_that_start_together_agree_on_one_mark(
+    client: EtcdClient, store: ObjectStore, seed: int
 ) -> None:
-    async with Overtaken(etcd, store, when) as overtaken:
-        assert await compare_marks(overtaken, store, token) is Belonging.TOGETHER
-    assert await store.get(keys.STORE_MARK_OBJECT) == b"m2"
+    """Whoever of them is overtaken by whom, at any of their calls."""
+    turns = Turns(client, store, random.Random(seed))
+    tasks = [asyncio.create_task(turns.member(f"m{number}")) for number in range(3)]
+    await turns.play(tasks)
+    assert [await task for task in tasks] == [Belonging.TOGETHER] * 3
+    entry = await client.get(keys.STORE_MARK)
+    assert entry is not None and entry.value == await store.get(keys.STORE_MARK_OBJECT)
 
 
 @pytest.mark.parametrize("died", ["before the store was marked", "before etcd was told"])
