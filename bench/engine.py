@@ -66,7 +66,7 @@ def main() -> int:
     figures: dict[str, Any] = {"clock": options.clock, "threads": options.threads}
     targets: list[Target] = []
     if options.profile:
-        figures |= {"clock": "cpu", "profile": _profile(bench, models)}
+        figures |= {"clock": "wall", "profile": _profile(bench, models)}
     else:
         timed = {"prefill": _prefill(lanes, scale)}
         timed |= {f"decode b{batch}": _decode(lanes, batch, scale) for batch in scale.batches}
@@ -92,9 +92,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--profile", action="store_true", help="where the time goes, instead")
     options = parser.parse_args()
     if options.threads is None:
-        options.threads = 1 if options.clock == "cpu" or options.profile else cores()
-    if options.threads != 1 and (options.clock == "cpu" or options.profile):
-        parser.error("--clock cpu and --profile need --threads 1")
+        options.threads = 1 if options.clock == "cpu" else cores()
+    if options.threads != 1 and options.clock == "cpu":
+        parser.error("--clock cpu needs --threads 1")
     return options
 
 
@@ -130,7 +130,7 @@ def _decode(lanes: Lanes, batch: int, scale: Scale) -> dict[str, Timed]:
     for name, herd in herds.items():
         _fill(herd, batch, prompt, steps + 8)
         runs[name] = _steps(herd, scale.decode_steps)
-        one = decode_work(herd.config, name, batch, CONTEXT)
+        one = decode_work(herd.config, name, batch, CONTEXT, herd.kv_itemsize)
         works[name] = Work(one.read_bytes * scale.decode_steps, one.flops * scale.decode_steps)
     timed = lanes.compare(f"decode at {batch}", runs, works, scale.rounds)
     return {
@@ -232,15 +232,18 @@ def _herds(models: Mapping[str, Loaded], tokens: int) -> dict[str, Herd]:
 
 
 def _profile(bench: Bench, models: Mapping[str, Loaded]) -> dict[str, Any]:
-    """Milliseconds of CPU time by part: a decode step at 16, and the prefill of a prompt."""
+    """Milliseconds by part: a decode step at 8 and at 16, and the prefill of a prompt."""
     steps, rounds = (2, 3) if bench.quick else (4, 7)
-    decode, prefill = {}, {}
+    cases: dict[str, dict[str, Callable[[], dict[str, float]]]] = {}
     prompts = _Prompts()
-    for name, herd in _herds(models, 16 * (CONTEXT + 256)).items():
-        _fill(herd, 16, CONTEXT, rounds * steps + 8)
-        decode[name] = _profiled(_steps(herd, steps), steps)
+    for batch in (1, 8, 16):
+        runs = cases[f"decode b{batch}"] = {}
+        for name, herd in _herds(models, batch * (CONTEXT + 256)).items():
+            _fill(herd, batch, CONTEXT, rounds * steps + 8)
+            runs[name] = _profiled(herd, _steps(herd, steps), steps)
+    runs = cases["prefill"] = {}
     for name, herd in _herds(models, rounds * (PREFILL_TOKENS + 64)).items():
-        prefill[name] = _profiled(_prefill_run(herd, prompts), 1)
+        runs[name] = _profiled(herd, _prefill_run(herd, prompts), 1)
     found = {
         what: {
             name: _medians(values)
@@ -248,16 +251,18 @@ def _profile(bench: Bench, models: Mapping[str, Loaded]) -> dict[str, Any]:
                 runs, rounds, lambda at, name: bench.say(f"profile, round {at + 1}: {name}")
             ).items()
         }
-        for what, runs in (("decode b16", decode), ("prefill", prefill))
+        for what, runs in cases.items()
     }
     for what, by_precision in found.items():
         _show_profile(bench, what, by_precision)
     return found
 
 
-def _profiled(run: Callable[[], object], steps: int) -> Callable[[], dict[str, float]]:
+def _profiled(herd: Herd, run: Callable[[], object], steps: int) -> Callable[[], dict[str, float]]:
     """Milliseconds a step by part."""
-    return lambda: {part: 1000 * value / steps for part, value in profile(run).items()}
+    return lambda: {
+        part: 1000 * value / steps for part, value in profile(run, herd.seconds).items()
+    }
 
 
 def _medians(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -270,7 +275,7 @@ def _show_profile(bench: Bench, what: str, found: Mapping[str, Mapping[str, floa
         [part, *(f"{of[part]:.1f}  {of[part] / of[TOTAL]:4.0%}" for of in found.values())]
         for part in parts
     ]
-    bench.table(f"{what}: CPU ms and share, one thread", ["part", *found], rows)
+    bench.table(f"{what}: ms and share", ["part", *found], rows)
 
 
 # ---- what is shown

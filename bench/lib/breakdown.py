@@ -1,8 +1,8 @@
-"""Where an engine's CPU time goes, by the engine's own functions.
+"""Where an engine's time goes: the compiled pass by its own watch, the rest by Python's profiler.
 
-cProfile with builtins off costs about a microsecond per Python call, some thousand of which are in
-a step of tens of milliseconds. Time under a listed function counts there, with all it calls; no
-listed function calls another.
+cProfile with builtins off costs about a microsecond per Python call, some hundred of which are in
+a step of milliseconds. Time under a listed function counts there, with all it calls; no listed
+function calls another.
 """
 
 from __future__ import annotations
@@ -13,16 +13,11 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import PurePath
 
-PARTS: Mapping[tuple[str, str], str] = {
-    ("precision.py", "__call__"): "linear",
-    ("paged_attention_cpu.py", "__call__"): "attention",
-    ("paged_attention_cpu.py", "__init__"): "attention",
-    ("kv_cache.py", "write"): "kv write",
-    ("rope.py", "apply_rope"): "rope",
-    ("rope.py", "rope_tables"): "rope",
-    ("llama.py", "_rms"): "norm",
+FUNCTIONS: Mapping[tuple[str, str], str] = {
     ("sampler.py", "sample"): "sampler",
     ("forward.py", "build_batch"): "layout",
+    ("stack.py", "begin"): "layout",
+    ("runner.py", "_check"): "check for finite numbers",
     ("batcher.py", "plan"): "planning",
     ("batcher.py", "commit"): "planning",
 }
@@ -32,27 +27,30 @@ TOTAL = "total"
 Functions = Mapping[tuple[str, int, str], tuple[int, int, float, float, object]]
 """pstats' table: (file, line, name) -> (calls, calls, own seconds, seconds with callees, ...)."""
 
+Seconds = Callable[[], Mapping[str, float]]
+"""What a model's passes have taken so far, by part."""
 
-def profile(run: Callable[[], object]) -> dict[str, float]:
-    """CPU seconds of this thread by part, REST and TOTAL."""
-    profiler = cProfile.Profile(time.thread_time, builtins=False)
-    started = time.thread_time()
+
+def profile(run: Callable[[], object], seconds: Seconds) -> dict[str, float]:
+    """Seconds by part, REST and TOTAL."""
+    profiler = cProfile.Profile(builtins=False)
+    before, started = seconds(), time.perf_counter()
     profiler.enable()
     try:
         run()
     finally:
         profiler.disable()
-    total = time.thread_time() - started
+    total = time.perf_counter() - started
+    passes = {part: after - before[part] for part, after in seconds().items()}
     functions: Functions = vars(pstats.Stats(profiler))["stats"]
-    return by_part(functions, total)
+    return by_part(passes, functions, total)
 
 
-def by_part(functions: Functions, total: float) -> dict[str, float]:
-    """Sum pstats' table over PARTS, largest first, then REST and TOTAL."""
-    seconds: dict[str, float] = {}
+def by_part(passes: Mapping[str, float], functions: Functions, total: float) -> dict[str, float]:
+    """The parts of the passes, pstats' table summed over FUNCTIONS, then REST and TOTAL."""
+    seconds = dict(passes)
     for (file, _, name), (_, _, _, cumulative, *_) in functions.items():
-        part = PARTS.get((PurePath(file).name, name))
+        part = FUNCTIONS.get((PurePath(file).name, name))
         if part is not None:
             seconds[part] = seconds.get(part, 0.0) + cumulative
-    ordered = dict(sorted(seconds.items(), key=lambda item: -item[1]))
-    return {**ordered, REST: max(0.0, total - sum(seconds.values())), TOTAL: total}
+    return {**seconds, REST: max(0.0, total - sum(seconds.values())), TOTAL: total}

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-WEIGHT_BYTES = {"float32": 4, "float16": 2, "int8": 1}
+WEIGHT_BYTES = {"float32": 4, "float16": 2, "int8": 1.125}
+"""With the scale of every 32 weights in int8."""
 
 
 class Shapes(Protocol):
@@ -45,15 +46,13 @@ def layer_weights(shapes: Shapes) -> int:
     return shapes.hidden * (2 * shapes.q_size + 2 * shapes.kv_size + 3 * shapes.intermediate)
 
 
-def weight_bytes(shapes: Shapes, precision: str) -> int:
-    """All layers and the head, as the precision packs them (int8's scales left out)."""
+def weight_bytes(shapes: Shapes, precision: str) -> float:
+    """All layers and the head, as the precision packs them."""
     count = shapes.layers * layer_weights(shapes) + shapes.hidden * shapes.vocab
     return count * WEIGHT_BYTES[precision]
 
 
-def decode_work(
-    shapes: Shapes, precision: str, batch: int, context: int, kv_itemsize: int = 4
-) -> Work:
+def decode_work(shapes: Shapes, precision: str, batch: int, context: int, kv_itemsize: int) -> Work:
     """One decode step: every weight and every sequence's keys and values are read once."""
     kv = batch * context * 2 * shapes.kv_size * shapes.layers * kv_itemsize
     weights = shapes.layers * layer_weights(shapes) + shapes.hidden * shapes.vocab

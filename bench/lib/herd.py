@@ -19,13 +19,14 @@ from services.modelserver.herd.core.sequence import Limits
 from services.modelserver.herd.engine.engine import Engine
 from services.modelserver.herd.engine.forward import go_on
 from services.modelserver.herd.engine.kv_cache import KvCache
-from services.modelserver.herd.engine.precision import Precision
-from services.modelserver.herd.engine.runner import Runner
+from services.modelserver.herd.engine.native_pass import NativePass
+from services.modelserver.herd.engine.precision import Precision, kv_dtype
+from services.modelserver.herd.engine.runner import Model, Runner
 from services.modelserver.herd.engine.sampled import RowSampling, Sampled
 from services.modelserver.herd.engine.sampling_params import SamplingParams
 from services.modelserver.herd.engine.step import StepOutcome, StepSpec
 from services.modelserver.herd.models.config import ModelConfig
-from services.modelserver.herd.models.llama import LlamaModel
+from services.modelserver.herd.models.loader import decoder_of, make_pass
 from services.modelserver.herd.models.source import check_complete, open_source
 
 MAX_BATCH_TOKENS = ModelServerConfig().max_batch_tokens
@@ -37,10 +38,11 @@ _NAMESPACE = b"bench".ljust(16, b"\1")
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model in one precision. KV is float32, as the model server has it."""
+    """A model in one precision, KV as the model server has it then."""
 
     config: ModelConfig
-    model: LlamaModel
+    model: Model
+    kv_dtype: torch.dtype
 
 
 def load(
@@ -58,7 +60,8 @@ def load(
     loaded = {}
     for precision in precisions:
         say(f"packing {name} in {precision}")
-        loaded[precision] = Loaded(source.config, LlamaModel(source.config, fetch, precision))
+        model = make_pass(decoder_of(source.config, fetch), precision, threads)
+        loaded[precision] = Loaded(source.config, model, kv_dtype(precision))
     say(f"loaded in {time.perf_counter() - started:.1f} s")
     return {str(precision): each for precision, each in loaded.items()}
 
@@ -90,8 +93,10 @@ class Herd:
 
     def __init__(self, loaded: Loaded, tokens: int) -> None:
         blocks = -(-tokens // BLOCK_TOKENS) + MAX_SEQS
-        kv = KvCache(blocks, loaded.config)
+        kv = KvCache(blocks, loaded.config, loaded.kv_dtype)
         self.config = loaded.config
+        self.kv_itemsize = loaded.kv_dtype.itemsize
+        self._model = loaded.model
         self.runner = SkippingRunner(Runner(loaded.model, kv))
         batcher = Batcher(
             BatcherConfig(num_blocks=blocks, max_batch_tokens=MAX_BATCH_TOKENS, max_seqs=MAX_SEQS)
@@ -104,6 +109,10 @@ class Herd:
         """Queue a greedy step that gives exactly `answer` tokens."""
         limits = Limits(max_tokens=answer, ignore_eos=True)
         self.engine.add(StepSpec(step_id, prompt, _SALT, limits, (GREEDY,)))
+
+    def seconds(self) -> dict[str, float]:
+        """Of the model's passes so far, by part; nothing where torch's operators serve."""
+        return self._model.seconds() if isinstance(self._model, NativePass) else {}
 
     def step(self) -> StepOutcome:
         """One engine step; RuntimeError when there was nothing to do."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from bench.lib.clocks import Clock
 from bench.lib.cost import Work
 from bench.lib.herd import Loaded
-from bench.lib.limits import Probe, gemm_probe, read_probe
+from bench.lib.limits import Probe, float_probe, int8_probe, read_probe
 from bench.lib.stats import Spread, interleave, spread
-from services.modelserver.herd.engine.precision import PRECISIONS, make_linear
 
 Say = Callable[[str], None]
 _READ = "read"
@@ -42,11 +40,9 @@ class Lanes:
         self.models = models
         self._clock = clock
         self._say = say
-        self._probes = {_READ: read_probe()} | {
-            precision: gemm_probe(functools.partial(make_linear, precision=precision))
-            for precision in PRECISIONS
-            if precision in models or precision == "float32"
-        }
+        self._probes = {_READ: read_probe(), "float32": float_probe()}
+        if "int8" in models:
+            self._probes["int8"] = int8_probe()
         self.limits: dict[str, list[float]] = {name: [] for name in self._probes}
 
     def compare(
@@ -81,7 +77,6 @@ class Lanes:
 
 
 def _floors(work: Work, precision: str, limits: Mapping[str, list[float]]) -> list[float]:
-    """int8 multiplies faster than float32; float16 weights are multiplied as float32, so that its
-    limit is the better of the two products."""
-    gemm = map(max, limits["float32"], limits[precision])
+    """int8 multiplies faster than float32; float16 weights are multiplied as float32."""
+    gemm = limits["int8" if precision == "int8" else "float32"]
     return [work.floor_s(read, rate) for read, rate in zip(limits[_READ], gemm, strict=True)]

@@ -11,8 +11,6 @@ READ_BYTES = 256 << 20
 """Well beyond the last cache of the machines we know."""
 GEMM_SIZE = 1024
 
-Product = Callable[[torch.Tensor], torch.Tensor]
-
 
 @dataclass(frozen=True, slots=True)
 class Probe:
@@ -33,19 +31,27 @@ def read_probe() -> Probe:
     return Probe(READ_BYTES, run)
 
 
-def gemm_probe(make: Callable[[torch.Tensor], Product]) -> Probe:
-    """The product that `make(weight)` gives, on squares of 1,024: the amount is in FLOPs.
+def float_probe() -> Probe:
+    """torch's product of float32 squares of 1,024: the amount is in FLOPs.
 
     A multiplication and an addition are two, whatever the number format.
     """
-    generator = torch.Generator().manual_seed(0)
-    weight = torch.randn(GEMM_SIZE, GEMM_SIZE, generator=generator)
-    x = torch.randn(GEMM_SIZE, GEMM_SIZE, generator=generator)
-    product = make(weight)
+    weight, x = torch.randn(2, GEMM_SIZE, GEMM_SIZE, generator=torch.Generator().manual_seed(0))
+    return _product(lambda: torch.mm(x, weight))
 
+
+def int8_probe() -> Probe:
+    """The same in int8 with exact int32 sums, by what the CPU has for it."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (2, GEMM_SIZE, GEMM_SIZE)
+    weight, x = torch.randint(-127, 128, shape, dtype=torch.int8, generator=generator)
+    return _product(lambda: torch._int_mm(x, weight))
+
+
+def _product(multiply: Callable[[], object]) -> Probe:
     @torch.inference_mode()
     def run() -> None:
-        product(x)
+        multiply()
 
     run()
     return Probe(2 * GEMM_SIZE**3, run)

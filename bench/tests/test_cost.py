@@ -19,13 +19,14 @@ class Demo:
 
 def test_the_demo_model_has_106_million_weights_in_layers_and_28_in_the_head():
     assert 30 * layer_weights(Demo()) == 106_168_320
-    assert weight_bytes(Demo(), "int8") == 106_168_320 + 28_311_552
-    assert weight_bytes(Demo(), "float32") == 4 * weight_bytes(Demo(), "int8")
+    weights = 106_168_320 + 28_311_552
+    assert weight_bytes(Demo(), "float32") == 4 * weights
+    assert weight_bytes(Demo(), "int8") == weights + weights / 32 * 4
 
 
 def test_a_decode_step_reads_weights_once_and_every_context():
-    one, two = (decode_work(Demo(), "float16", batch, 100) for batch in (1, 2))
-    kv_of_a_token = 2 * 192 * 30 * 4
+    one, two = (decode_work(Demo(), "float16", batch, 100, 2) for batch in (1, 2))
+    kv_of_a_token = 2 * 192 * 30 * 2
     assert two.read_bytes - one.read_bytes == 100 * kv_of_a_token
     assert one.read_bytes == weight_bytes(Demo(), "float16") + 100 * kv_of_a_token
     assert two.flops == 2 * one.flops
@@ -33,7 +34,7 @@ def test_a_decode_step_reads_weights_once_and_every_context():
 
 def test_prefill_computes_a_token_as_decode_does_but_for_the_last_layer():
     prefill = prefill_work(Demo(), "float32", tokens=1, chunk=256)
-    decode = decode_work(Demo(), "float32", batch=1, context=1)
+    decode = decode_work(Demo(), "float32", batch=1, context=1, kv_itemsize=4)
     assert prefill.flops == decode.flops
 
 

@@ -1,7 +1,8 @@
-"""The paged KV pool: one tensor, blocks of 32 tokens, token-major.
+"""The paged KV pool: blocks of 32 tokens, and in each the heads one after another.
 
-A token's slot is ``block * 32 + offset``. The pool knows nothing of sequences; block tables come
-with each forward batch. Only the engine thread touches it.
+A block of a layer and a KV head is keys [dim, 32] and values [32, dim]: both products of attention
+then read it in order. A token's slot is ``block * 32 + offset``. The pool knows nothing of
+sequences; block tables come with each forward batch. Only the engine thread touches it.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ def blocks_within(
 
 
 class KvCache:
-    """Keys and values of ``num_blocks`` blocks, ``[2, layers, blocks, 32, kv_heads, head_dim]``.
+    """Keys ``[layers, blocks, kv_heads, head_dim, 32]`` and values
+    ``[layers, blocks, kv_heads, 32, head_dim]`` of ``num_blocks`` blocks.
 
-    float32 keeps greedy output exact; float16 and bfloat16 halve the bytes that decoding reads.
+    float32 keeps greedy output exact; float16 halves the bytes that attention reads.
     """
 
     def __init__(
@@ -47,36 +49,40 @@ class KvCache:
         self.num_blocks = num_blocks
         self.dtype = dtype
         self.block_bytes = block_bytes(config, dtype)
-        self._shape = (2, config.layers, num_blocks, BLOCK_TOKENS, config.kv_heads, config.head_dim)
+        self._config = config
+        places = (config.layers, num_blocks, config.kv_heads)
         # Zeros, not empty: a slot beyond a context is masked, and 0 * NaN would still be NaN.
-        self._pool = _untouched_zeros(math.prod(self._shape), dtype).view(self._shape)
-        self._keys = [self._pool[0, layer] for layer in range(config.layers)]
-        self._values = [self._pool[1, layer] for layer in range(config.layers)]
-        self._slots = [
-            (k.view(-1, *k.shape[2:]), v.view(-1, *v.shape[2:]))
-            for k, v in zip(self._keys, self._values, strict=True)
-        ]
+        self._keys = _untouched_zeros((*places, config.head_dim, BLOCK_TOKENS), dtype)
+        self._values = _untouched_zeros((*places, BLOCK_TOKENS, config.head_dim), dtype)
+        self._layers = tuple(zip(self._keys, self._values, strict=True))
 
     def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """One layer's (keys, values), each [blocks, 32, kv_heads, head_dim]: views, not copies."""
-        return self._keys[index], self._values[index]
+        """One layer's keys [blocks, kv_heads, head_dim, 32] and values
+        [blocks, kv_heads, 32, head_dim]: views, not copies."""
+        return self._layers[index]
 
     def write(
         self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
     ) -> None:
         """Store rows [T, kv_heads, head_dim] at ``slots`` [T]."""
-        key_slots, value_slots = self._slots[layer]
-        key_slots.index_copy_(0, slots, keys.to(self.dtype))
-        value_slots.index_copy_(0, slots, values.to(self.dtype))
+        blocks, offsets = slots // BLOCK_TOKENS, slots % BLOCK_TOKENS
+        own_keys, own_values = self._layers[layer]
+        own_keys[blocks, :, :, offsets] = keys.to(self.dtype)
+        own_values[blocks, :, offsets] = values.to(self.dtype)
 
     def is_finite(self, layer: int, slots: torch.Tensor) -> bool:
         """Whether the rows at ``slots`` [T] of a layer are all numbers."""
-        return all(bool(pool[slots].isfinite().all()) for pool in self._slots[layer])
+        blocks, offsets = slots // BLOCK_TOKENS, slots % BLOCK_TOKENS
+        keys, values = self._layers[layer]
+        rows = keys[blocks, :, :, offsets], values[blocks, :, offsets]
+        return all(bool(each.isfinite().all()) for each in rows)
 
     def read_block(self, block: int) -> memoryview:
         """One contiguous copy of a block: keys of all layers, then values. ``block_bytes`` long."""
-        copied = self._pool[:, :, self._checked(block)].contiguous()
-        return copied.view(torch.uint8).view(-1).numpy().data
+        at = self._checked(block)
+        parts = self._keys[:, at], self._values[:, at]
+        copied = torch.cat([part.reshape(-1) for part in parts])
+        return copied.view(torch.uint8).numpy().data
 
     def write_block(self, block: int, payload: bytes | bytearray | memoryview) -> None:
         """Fill a block from what ``read_block`` gave, here or in a server of the same layout."""
@@ -85,14 +91,17 @@ class KvCache:
                 f"a KV block is {self.block_bytes} bytes, the payload has {len(payload)}"
             )
         flat = torch.from_numpy(np.frombuffer(payload, np.uint8).copy()).view(self.dtype)
-        target = self._pool[:, :, self._checked(block)]
-        target.copy_(flat.view(target.shape))
+        at = self._checked(block)
+        for target, part in zip((self._keys, self._values), flat.chunk(2), strict=True):
+            target[:, at] = part.view(target[:, at].shape)
 
     def layout_signature(self) -> str:
         """Equal signatures mean that block payloads may be exchanged."""
-        _, layers, _, tokens, heads, dim = self._shape
-        dtype = str(self.dtype).removeprefix("torch.")
-        return f"kv1:layers={layers}:block={tokens}:heads={heads}:dim={dim}:{dtype}:token-major"
+        config, dtype = self._config, str(self.dtype).removeprefix("torch.")
+        return (
+            f"kv2:layers={config.layers}:block={BLOCK_TOKENS}:heads={config.kv_heads}:"
+            f"dim={config.head_dim}:{dtype}:head-major"
+        )
 
     def _checked(self, block: int) -> int:
         if not 0 <= block < self.num_blocks:
@@ -100,7 +109,8 @@ class KvCache:
         return block
 
 
-def _untouched_zeros(count: int, dtype: torch.dtype) -> torch.Tensor:
+def _untouched_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """Zeros whose memory the system only gives when a page is first written (torch.zeros writes
     them all), so that a large pool costs what is used of it."""
-    return torch.from_numpy(np.zeros(count * dtype.itemsize, np.uint8)).view(dtype)
+    zeros = np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)
+    return torch.from_numpy(zeros).view(dtype).view(shape)

@@ -1,35 +1,23 @@
-"""Linear layers by weight precision.
+"""Precisions of weights, and what each rounds.
 
-Activations enter and leave in float32 in every precision. What each row may depend on:
-
-float32   exact weights; a row differs by rounding only (about 1e-6) with the batch around it.
-float16   fbgemm, weights rounded to float16, float32 sums; rows likewise near.
-int8      weights int8 per output channel, activations int8 with **one scale per row**. torch's
-          own dynamic int8 takes one scale for the whole batch, so an outlier in one request would
-          change another's tokens; here a row's result is bit-identical in any batch.
+Activations enter and leave a product in float32. float32: exact weights. float16: weights rounded
+to float16, float32 sums. int8: weights and activations in int8, each group of 32 along the inputs
+with its own scale, exact integer sums within a group, float32 over them. A group's scale depends on
+its row alone, so in every precision a row's numbers do not depend on its neighbours.
 """
 
 from __future__ import annotations
 
-import warnings
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
-import torch.nn.functional as F
+
+from services.modelserver.herd.kernels.packed import GROUP
 
 Precision = Literal["float32", "float16", "int8"]
 PRECISIONS: tuple[Precision, ...] = ("float32", "float16", "int8")
-
-# fbgemm adds pairs of products in 16 bits where the CPU has no VNNI. 63 steps either side keep
-# 2 * 127 * 127 below 2**15, so that no CPU saturates and all give the same numbers.
-_STEPS = 63
-_ZERO_POINT = 64
-
-
-class Linear(Protocol):
-    """x [rows, in] float32 -> [rows, out] float32. No bias."""
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
+_STEPS = 127
+_MOST_HALF = 65504.0
 
 
 def choose_precision(asked: str) -> Precision:
@@ -42,51 +30,30 @@ def choose_precision(asked: str) -> Precision:
     raise ValueError(f"precision {asked} is not one of auto, {', '.join(PRECISIONS)}")
 
 
-def make_linear(weight: torch.Tensor, precision: Precision) -> Linear:
-    """A Linear over ``weight`` [out, in] float32. Only float32 keeps the tensor itself."""
+def kv_dtype(precision: Precision) -> torch.dtype:
+    """Of the pool. float32 keeps greedy output exact; float16 halves the bytes that attention
+    reads, at a distance below that of the weights."""
+    return torch.float32 if precision == "float32" else torch.float16
+
+
+def round_weight(weight: torch.Tensor, precision: Precision) -> torch.Tensor:
+    """[out, in] float32, as the precision represents it. What is beyond float16 is its largest."""
     if precision == "float32":
-        return Float32Linear(weight)
+        return weight
     if precision == "float16":
-        return Float16Linear(weight)
-    return Int8Linear(weight)
+        return weight.clamp(-_MOST_HALF, _MOST_HALF).to(torch.float16).float()
+    return _in_groups(weight)
 
 
-class Float32Linear:
-    """The reference: F.linear."""
-
-    def __init__(self, weight: torch.Tensor) -> None:
-        self.weight = weight.contiguous()
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return F.linear(x, self.weight)
+def round_rows(x: torch.Tensor, precision: Precision) -> torch.Tensor:
+    """Activations [rows, in] float32 as a product takes them."""
+    return _in_groups(x) if precision == "int8" else x
 
 
-class Float16Linear:
-    """fbgemm's float16-weight GEMM, weights packed once."""
-
-    def __init__(self, weight: torch.Tensor) -> None:
-        # Beyond float16's range a weight would become infinite; fbgemm clips it instead.
-        self._packed = torch.ops.quantized.linear_prepack_fp16(weight.contiguous(), None)
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = torch.ops.quantized.linear_dynamic_fp16(x, self._packed)
-        return out
-
-
-class Int8Linear:
-    """int8 weights per channel, int8 activations per row, exact int32 sums."""
-
-    def __init__(self, weight: torch.Tensor) -> None:
-        scales = (weight.abs().amax(dim=1) / 127).clamp_min(1e-12).to(torch.float64)
-        zeros = torch.zeros(weight.shape[0], dtype=torch.int64)
-        with warnings.catch_warnings():  # torch 2.13 says these operators will move; we pin it
-            warnings.filterwarnings("ignore", message=".*quantize_per_channel")
-            quantized = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
-        self._packed = torch.ops.quantized.linear_prepack(quantized, None)
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        largest = x.abs().amax(dim=1, keepdim=True).clamp_min(1e-12)
-        out: torch.Tensor = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(
-            x / largest, 1.0 / _STEPS, _ZERO_POINT, self._packed
-        )
-        return out.mul_(largest)
+def _in_groups(x: torch.Tensor) -> torch.Tensor:
+    rows, inputs = x.shape
+    whole = torch.nn.functional.pad(x, (0, -inputs % GROUP)).view(rows, -1, GROUP)
+    most = whole.abs().amax(dim=-1, keepdim=True)
+    inverse = torch.where(most > 0, _STEPS / most, 0.0)
+    rounded = (whole * inverse).round() * (most / _STEPS)
+    return rounded.view(rows, -1)[:, :inputs].contiguous()

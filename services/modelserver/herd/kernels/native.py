@@ -16,14 +16,15 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Any
 
-import torch
-
-SOURCES = (Path(__file__).parent / "cpp" / "paged_decode.cpp",)
-# No -ffast-math at link time: gcc would then switch denormals off for the whole process.
+FOLDER = Path(__file__).parent / "cpp"
+SOURCES = tuple(FOLDER / name for name in ("stack.cpp", "attention.cpp", "int8.cpp"))
+HEADERS = tuple(sorted(FOLDER.glob("*.h")))
+# Sums keep their order, so that a row's bits do not depend on its company: no -ffast-math.
 FLAGS = (
-    *("-O3", "-march=native", "-mprefer-vector-width=512", "-std=c++17", "-fPIC", "-shared"),
-    *("-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math", "-fno-math-errno"),
+    *("-O3", "-mprefer-vector-width=512", "-std=c++17", "-fPIC", "-shared"),
+    *("-pthread", "-ffp-contract=fast", "-fno-trapping-math", "-fno-math-errno"),
 )
 COMPILE_TIMEOUT_S = 120
 
@@ -40,41 +41,38 @@ def load_native() -> ctypes.CDLL | None:
     """The library, built if the cache has none; None (and a warning) where it cannot be built."""
     compiler = shutil.which("g++")
     if compiler is None:
-        log.warning("no g++ on PATH: decoding attention uses torch's slower operators")
+        log.warning("no g++ on PATH: the model runs on torch's slower operators")
         return None
     try:
         path = _library_path()
         if not path.is_file():
             build(compiler, path)
-        return _declared(ctypes.CDLL(str(path)))
+        return open_library(path)
     except (OSError, subprocess.SubprocessError) as error:
         log.warning("the C++ kernels could not be built, torch's slower operators serve: %s", error)
         return None
 
 
-def build(compiler: str, path: Path) -> None:
-    """Compile to ``path``, which appears whole or not at all, whoever else builds it too."""
+def build(compiler: str, path: Path, cpu: str = "native") -> None:
+    """Compile to ``path``, which appears whole or not at all, whoever else builds it too.
+
+    cpu: the kind to build for, as gcc's -march has it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".build-", dir=path.parent) as folder:
         built = Path(folder) / path.name
-        command = [compiler, *FLAGS, *_openmp(), *map(str, SOURCES), "-o", str(built)]
+        command = [compiler, *FLAGS, f"-march={cpu}", *map(str, SOURCES), "-o", str(built)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S)
         if done.returncode != 0:
             raise OSError(f"{compiler} failed: {done.stderr.strip()[:500]}")
         built.replace(path)
 
 
-def _openmp() -> list[str]:
-    """Link torch's own OpenMP runtime where it brings one: one pool of threads, not two."""
-    bundled = sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))
-    return ["-fopenmp", "-Wl,--as-needed", *map(str, bundled[:1])]
-
-
 def _library_path() -> Path:
     digest = hashlib.blake2b(digest_size=12)
-    for source in SOURCES:
+    for source in (*SOURCES, *HEADERS):
         digest.update(source.read_bytes())
-    digest.update(repr((FLAGS, _openmp(), platform.machine(), _cpu_features())).encode())
+    digest.update(repr((FLAGS, platform.machine(), _cpu_features())).encode())
     cache = Path(os.environ.get("IMPALA_CACHE") or Path.home() / ".cache" / "impala")
     return cache.expanduser() / "kernels" / f"herd-{digest.hexdigest()}.so"
 
@@ -88,9 +86,22 @@ def _cpu_features() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), "")
 
 
-def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
-    pointer, wide, narrow = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
-    decode = library.herd_paged_decode
-    decode.restype = None
-    decode.argtypes = [pointer, wide, *[pointer] * 7, wide, *[narrow] * 4, ctypes.c_float, narrow]
+def open_library(path: Path) -> ctypes.CDLL:
+    """A built library with its functions' signatures."""
+    library = ctypes.CDLL(str(path))
+    pointer, whole, wide = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
+    functions: dict[str, tuple[Any, list[Any]]] = {
+        "herd_packed_bytes": (wide, [whole] * 3),
+        "herd_scale_bytes": (wide, [whole] * 3),
+        "herd_pack": (None, [whole, whole, whole, pointer, whole, whole, pointer, pointer]),
+        "herd_attend": (None, [whole, pointer, whole, *[pointer] * 4]),
+        "herd_multiply": (None, [whole, pointer, whole, pointer, whole, pointer]),
+        "herd_stack_new": (pointer, [pointer, whole]),
+        "herd_stack_delete": (None, [pointer]),
+        "herd_stack_seconds": (None, [pointer, pointer]),
+        "herd_stack_run": (None, [pointer, pointer, whole, whole]),
+    }
+    for name, (result, arguments) in functions.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
     return library

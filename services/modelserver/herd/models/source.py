@@ -1,6 +1,6 @@
 """Where weights come from: a safetensors folder or a GGUF file, read tensor by tensor.
 
-Both give the same thing: a config, and tensors under Hugging Face's names for the Llama family,
+Both give the same thing: a config, and tensors under Hugging Face's names for the model's family,
 lazily (one tensor in memory at a time) as float32. ``check_complete`` proves before loading that
 the tensors are exactly those that the config promises.
 """
@@ -18,13 +18,12 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 
-from services.modelserver.herd.models.config import (
-    ModelConfig,
-    config_from_folder,
-    config_from_gguf,
-)
+from services.modelserver.herd.models.config import ModelConfig
 from services.modelserver.herd.models.digest import FLOAT_DTYPES
 from services.modelserver.herd.models.errors import BadWeights, ModelNotFound
+from services.modelserver.herd.models.families import family_named
+from services.modelserver.herd.models.family import Family
+from services.modelserver.herd.models.read_config import config_from_folder, config_from_gguf
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,34 +66,9 @@ def iter_float32(source: WeightSource) -> Iterator[tuple[str, torch.Tensor]]:
         yield name, source.tensors[name].load()
 
 
-def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Canonical name -> shape of every tensor that a Llama-family model has."""
-    shapes: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (config.vocab, config.hidden),
-        "model.norm.weight": (config.hidden,),
-    }
-    if not config.tied:
-        shapes["lm_head.weight"] = (config.vocab, config.hidden)
-    per_layer = {
-        "input_layernorm": (config.hidden,),
-        "post_attention_layernorm": (config.hidden,),
-        "self_attn.q_proj": (config.q_size, config.hidden),
-        "self_attn.k_proj": (config.kv_size, config.hidden),
-        "self_attn.v_proj": (config.kv_size, config.hidden),
-        "self_attn.o_proj": (config.hidden, config.q_size),
-        "mlp.gate_proj": (config.intermediate, config.hidden),
-        "mlp.up_proj": (config.intermediate, config.hidden),
-        "mlp.down_proj": (config.hidden, config.intermediate),
-    }
-    for layer in range(config.layers):
-        for part, shape in per_layer.items():
-            shapes[f"model.layers.{layer}.{part}.weight"] = shape
-    return shapes
-
-
 def check_complete(source: WeightSource) -> None:
     """Raise BadWeights, naming the tensor, unless the source holds exactly what its config says."""
-    expected = expected_shapes(source.config)
+    expected = family_named(source.config.architecture).shapes(source.config)
     for name, shape in expected.items():
         tensor = source.tensors.get(name)
         if tensor is None:
@@ -178,17 +152,6 @@ _GGUF_TOP = {
     "output_norm.weight": "model.norm.weight",
     "output.weight": "lm_head.weight",
 }
-_GGUF_LAYER = {
-    "attn_norm": "input_layernorm",
-    "ffn_norm": "post_attention_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
 _GGUF_ROPE_FACTORS = "rope_freqs.weight"
 
 
@@ -210,22 +173,23 @@ class GgufFile:
             tied="output.weight" not in stored,
             rope_factors=_rope_factors(stored),
         )
+        family = family_named(self.config.architecture)
         self.tensors: dict[str, SourceTensor] = {}
         for name, tensor in stored.items():
             if name != _GGUF_ROPE_FACTORS:
-                canonical = canonical_gguf_name(name)
-                self.tensors[canonical] = _gguf_tensor(canonical, tensor, self.config)
+                canonical = canonical_gguf_name(name, family)
+                self.tensors[canonical] = _gguf_tensor(canonical, tensor, self.config, family)
 
 
-def canonical_gguf_name(name: str) -> str:
+def canonical_gguf_name(name: str, family: Family) -> str:
     """llama.cpp's tensor name -> Hugging Face's; an unknown name is a BadWeights."""
     if name in _GGUF_TOP:
         return _GGUF_TOP[name]
-    parts = name.split(".")
-    is_layer = len(parts) == 4 and parts[0] == "blk" and parts[1].isdigit() and parts[3] == "weight"
-    if is_layer and parts[2] in _GGUF_LAYER:
-        return f"model.layers.{int(parts[1])}.{_GGUF_LAYER[parts[2]]}.weight"
-    raise BadWeights(f"tensor {name} has no place in a llama model")
+    block, _, rest = name.partition(".")
+    layer, _, part = rest.partition(".")
+    if block == "blk" and layer.isdigit() and part in family.gguf_parts:
+        return f"model.layers.{int(layer)}.{family.gguf_parts[part]}"
+    raise BadWeights(f"tensor {name} has no place in a {family.name} model")
 
 
 def undo_llama_cpp_permutation(rows: torch.Tensor, heads: int) -> torch.Tensor:
@@ -239,18 +203,21 @@ def undo_llama_cpp_permutation(rows: torch.Tensor, heads: int) -> torch.Tensor:
     return pairs.transpose(1, 2).reshape(out_size, in_size)
 
 
-def _gguf_tensor(name: str, tensor: Any, config: ModelConfig) -> SourceTensor:
+def _gguf_tensor(name: str, tensor: Any, config: ModelConfig, family: Family) -> SourceTensor:
     permuted_heads = 0
-    if name.endswith("q_proj.weight"):
+    if family.gguf_adjacent_pairs and name.endswith("q_proj.weight"):
         permuted_heads = config.heads
-    elif name.endswith("k_proj.weight"):
+    elif family.gguf_adjacent_pairs and name.endswith("k_proj.weight"):
         permuted_heads = config.kv_heads
+    offset = family.gguf_norm_offset if "norm" in name else 0.0
 
     def load() -> torch.Tensor:
         rows = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
         # A float32 tensor comes back as a view of the read-only file mapping: copy it.
         loaded = torch.from_numpy(np.array(rows, dtype=np.float32, copy=not rows.flags.writeable))
-        return undo_llama_cpp_permutation(loaded, permuted_heads) if permuted_heads else loaded
+        if permuted_heads:
+            return undo_llama_cpp_permutation(loaded, permuted_heads)
+        return loaded - offset if offset else loaded
 
     def stored() -> memoryview:
         return np.ascontiguousarray(tensor.data).reshape(-1).view(np.uint8).data

@@ -8,11 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen3Config,
+)
 
 from services.modelserver.herd.engine.forward import build_batch
 from services.modelserver.herd.engine.kv_cache import KvCache
-from services.modelserver.herd.models.llama import LlamaModel
+from services.modelserver.herd.engine.native_pass import NativePass
+from services.modelserver.herd.engine.precision import kv_dtype
+from services.modelserver.herd.engine.torch_pass import TorchPass
 from services.modelserver.herd.models.loader import load_model
 
 # A difference from the reference counts unless its two best logits are this near.
@@ -20,25 +32,72 @@ NEAR_TIE = 1e-4
 VOCAB = 211
 
 
+TINY: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.3,
+    "tie_word_embeddings": True,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+
 def tiny_llama(seed: int = 0, **changes: Any) -> LlamaForCausalLM:
     """Hugging Face's own model with random weights, sharp enough that greedy output varies."""
-    shape: dict[str, Any] = {
-        "vocab_size": VOCAB,
-        "hidden_size": 48,
-        "intermediate_size": 80,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 6,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 512,
-        "initializer_range": 0.3,
-        "tie_word_embeddings": True,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-    }
     torch.manual_seed(seed)
-    model: LlamaForCausalLM = LlamaForCausalLM(LlamaConfig(**(shape | changes)))
+    model: LlamaForCausalLM = LlamaForCausalLM(LlamaConfig(**(TINY | changes)))
     model.eval()
     return model
+
+
+FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
+    "llama": (LlamaConfig, {}),
+    "mistral": (MistralConfig, {"sliding_window": None}),
+    "mistral with a window": (MistralConfig, {"sliding_window": 24}),
+    "qwen2": (Qwen2Config, {}),
+    "qwen2, upper layers with a window": (
+        Qwen2Config,
+        {"use_sliding_window": True, "sliding_window": 40, "max_window_layers": 2},
+    ),
+    "qwen3": (Qwen3Config, {"hidden_size": 56}),
+    "gemma3": (
+        Gemma3TextConfig,
+        {"sliding_window": 24, "query_pre_attn_scalar": 40, "num_hidden_layers": 7},
+    ),
+    "gemma3 with a stretched global rope": (
+        Gemma3TextConfig,
+        {
+            "sliding_window": 24,
+            "num_hidden_layers": 7,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            },
+        },
+    ),
+}
+"""Hugging Face's own models of each family, by what is special of it."""
+
+
+def tiny_of(family: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
+    """As `tiny_llama`, of a family; its norms and biases are random too."""
+    kind, special = FAMILIES[family]
+    torch.manual_seed(seed)
+    config = kind(**(TINY | special | changes))
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name or name.endswith("bias"):
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+            if "gemma3" in family and "layernorm" in name and "post" in name:
+                parameter.add_(10.0)  # beside Gemma's scaled embeddings nothing else would count
+    return model.float().eval()
 
 
 def save_tiny(folder: Path, seed: int = 0, **changes: Any) -> LlamaForCausalLM:
@@ -57,8 +116,12 @@ def save_tiny_nan(folder: Path, token: int) -> LlamaForCausalLM:
     return reference
 
 
-def load_tiny(folder: Path) -> LlamaModel:
-    return load_model(folder, "float32").model
+def load_tiny(
+    folder: Path, precision: str = "float32", *, native: bool = True
+) -> NativePass | TorchPass:
+    model = load_model(folder, precision, native=native).model
+    assert isinstance(model, NativePass if native else TorchPass), "g++ is part of the test machine"
+    return model
 
 
 def prompt_of(length: int, seed: int = 0) -> list[int]:
@@ -67,7 +130,7 @@ def prompt_of(length: int, seed: int = 0) -> list[int]:
 
 
 @torch.inference_mode()
-def reference_logits(reference: LlamaForCausalLM, tokens: Sequence[int]) -> torch.Tensor:
+def reference_logits(reference: PreTrainedModel, tokens: Sequence[int]) -> torch.Tensor:
     """[len(tokens), vocab] float32."""
     logits: torch.Tensor = reference(torch.tensor([list(tokens)])).logits[0]
     return logits.float()
@@ -75,7 +138,7 @@ def reference_logits(reference: LlamaForCausalLM, tokens: Sequence[int]) -> torc
 
 @torch.inference_mode()
 def reference_greedy(
-    reference: LlamaForCausalLM, prompt: Sequence[int], count: int
+    reference: PreTrainedModel, prompt: Sequence[int], count: int
 ) -> tuple[list[int], list[float]]:
     """The tokens, and at each the gap between the two best logits."""
     tokens, gaps = list(prompt), []
@@ -127,12 +190,12 @@ class Driven:
 class Driver:
     """Feeds sequences to a model chunk by chunk, over scattered blocks of one pool."""
 
-    model: LlamaModel
+    model: NativePass | TorchPass
     num_blocks: int = 64
     kv: KvCache = field(init=False)
 
     def __post_init__(self) -> None:
-        self.kv = KvCache(self.num_blocks, self.model.config)
+        self.kv = KvCache(self.num_blocks, self.model.config, kv_dtype(self.model.precision))
         order = torch.randperm(self.num_blocks, generator=torch.Generator().manual_seed(7))
         self._free: list[int] = order.tolist()
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from libs.demo.model import ensure_demo_model
-from services.modelserver.herd.models.llama import LlamaModel
+from services.modelserver.herd.engine.native_pass import NativePass
 from services.modelserver.herd.models.loader import load_model
 from services.modelserver.tests.goldens import goldens
 from services.modelserver.tests.models.factories import (
@@ -22,12 +22,14 @@ from services.modelserver.tests.models.factories import (
 
 
 @pytest.fixture(scope="module")
-def model() -> LlamaModel:
-    return load_model(ensure_demo_model(), "float32").model
+def model() -> NativePass:
+    model = load_model(ensure_demo_model(), "float32").model
+    assert isinstance(model, NativePass)
+    return model
 
 
 def test_a_prompt_in_chunks_of_no_round_size_says_what_the_reference_says(
-    model: LlamaModel,
+    model: NativePass,
 ) -> None:
     golden = next(golden for golden in goldens() if len(golden.prompt) > 100)
     driver = Driver(model)
@@ -37,7 +39,7 @@ def test_a_prompt_in_chunks_of_no_round_size_says_what_the_reference_says(
 
 
 @pytest.mark.slow
-def test_logits_are_near_transformers_own(model: LlamaModel) -> None:
+def test_logits_are_near_transformers_own(model: NativePass) -> None:
     from transformers import AutoModelForCausalLM
 
     path = ensure_demo_model()

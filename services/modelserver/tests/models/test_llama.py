@@ -31,7 +31,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "untied": {"tie_word_embeddings": False},
     "one KV head a query head": {"num_key_value_heads": 6},
     "one KV head for all": {"num_key_value_heads": 1},
-    "head_dim not hidden / heads": {"head_dim": 16},
+    "head_dim of 64": {"head_dim": 64},
     "llama3 rope": {"rope_parameters": LLAMA3},
     "linear rope": {
         "rope_parameters": {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 4.0}
@@ -41,10 +41,11 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.parametrize("native", [True, False], ids=["native", "torch"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_greedy_tokens_equal_the_reference(shape: str, tmp_path: Path) -> None:
+def test_greedy_tokens_equal_the_reference(shape: str, native: bool, tmp_path: Path) -> None:
     reference = save_tiny(tmp_path, **SHAPES[shape])
-    driver = Driver(load_tiny(tmp_path))
+    driver = Driver(load_tiny(tmp_path, native=native))
     for length in (1, 31, 100):
         prompt = prompt_of(length)
         theirs, gaps = reference_greedy(reference, prompt, 40)
@@ -98,8 +99,8 @@ def test_a_checkpoint_that_raises_stops_the_pass_and_the_step_can_run_again(
     from services.modelserver.herd.engine.forward import build_batch
 
     save_tiny(tmp_path)
-    driver = Driver(load_tiny(tmp_path))
-    batch = build_batch([driver.sequence(prompt_of(40)).chunk(40)])
+    driver = Driver(load_tiny(tmp_path), num_blocks=64)
+    batch = build_batch([driver.sequence(prompt_of(300)).chunk(300)])
     whole = driver.model.forward(batch, driver.kv)
     calls = 0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,12 +10,19 @@ import torch
 
 from services.modelserver.herd.engine.forward import Span
 from services.modelserver.herd.kernels import native
-from services.modelserver.herd.kernels.paged_attention_cpu import PagedAttention
 from services.modelserver.herd.kernels.paged_attention_ref import paged_attention_ref
+from services.modelserver.herd.kernels.paged_attention_torch import PagedAttention
+from services.modelserver.herd.kernels.stack import attend
 
-BLOCKS = 40
+BLOCKS = 80
 # (query tokens, context) of each span.
-RAGGED = ((1, 1), (1, 31), (1, 32), (1, 33), (5, 5), (7, 39), (33, 65), (1, 200), (2, 64))
+RAGGED = (
+    *((1, 1), (1, 31), (1, 32), (1, 33), (5, 5), (7, 39), (33, 65), (1, 200), (2, 64)),
+    *((1, 256), (1, 257), (17, 300), (1, 700), (40, 530)),
+)
+WINDOWS = (0, 1, 16, 32, 100, 300)
+
+Attend = Callable[[Sequence[Span], torch.Tensor, torch.Tensor, torch.Tensor, int], torch.Tensor]
 
 
 def spans_of(lengths: Sequence[tuple[int, int]]) -> list[Span]:
@@ -29,74 +36,118 @@ def spans_of(lengths: Sequence[tuple[int, int]]) -> list[Span]:
     return spans
 
 
+def branches_of(parent: int, lengths: Sequence[tuple[int, int]]) -> list[Span]:
+    """Spans that share a parent's blocks and have their own after them."""
+    spans, start, fresh = [], 0, parent // 32
+    for q_len, context in lengths:
+        own = -(-context // 32) - parent // 32
+        table = torch.tensor([*range(parent // 32), *range(fresh, fresh + own)])
+        spans.append(Span(start, q_len, context, table))
+        start, fresh = start + q_len, fresh + own
+    return spans
+
+
 def pools(kv_heads: int, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(13)
-    keys, values = torch.randn(2, BLOCKS, 32, kv_heads, dim, generator=generator).unbind()
-    return keys, values
+    keys = torch.randn(BLOCKS, kv_heads, dim, 32, generator=generator)
+    return keys, torch.randn(BLOCKS, kv_heads, 32, dim, generator=generator)
 
 
-def queries(spans: Sequence[Span], heads: int, kv_heads: int, dim: int) -> torch.Tensor:
-    """Strided as in the model: a view into the fused q, k, v."""
+def queries(spans: Sequence[Span], heads: int, dim: int) -> torch.Tensor:
     rows = sum(span.q_len for span in spans)
-    generator = torch.Generator().manual_seed(17)
-    return torch.randn(rows, heads + 2 * kv_heads, dim, generator=generator)[:, :heads]
+    return torch.randn(rows, heads, dim, generator=torch.Generator().manual_seed(17))
 
 
-@pytest.fixture(params=[True, False], ids=["native", "torch"])
-def use_native(request: pytest.FixtureRequest) -> bool:
-    if request.param:
-        assert native.native_library() is not None, "g++ is part of the test machine"
-    return bool(request.param)
+def by_torch(
+    spans: Sequence[Span], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int
+) -> torch.Tensor:
+    return PagedAttention(spans, q.shape[-1] ** -0.5, window)(q, k, v)
 
 
+def by_kernel(
+    spans: Sequence[Span], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int
+) -> torch.Tensor:
+    library = native.native_library()
+    assert library is not None, "g++ is part of the test machine"
+    return attend(library, spans, q, k, v, q.shape[-1] ** -0.5, window, threads=2)
+
+
+@pytest.fixture(params=[by_kernel, by_torch])
+def attention(request: pytest.FixtureRequest) -> Attend:
+    chosen: Attend = request.param
+    return chosen
+
+
+@pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "dim"),
-    [(9, 3, 64), (8, 8, 64), (6, 1, 16), (4, 2, 128), (14, 2, 64), (10, 2, 80), (16, 1, 6)],
+    [(9, 3, 64), (8, 8, 64), (6, 1, 32), (4, 2, 128), (14, 2, 64), (10, 2, 96), (4, 1, 256)],
 )
-def test_equals_the_formula(heads: int, kv_heads: int, dim: int, use_native: bool) -> None:
-    spans = spans_of(RAGGED)
-    query = queries(spans, heads, kv_heads, dim)
-    keys, values = pools(kv_heads, dim)
-    ours = PagedAttention(spans, keys, heads, native=use_native)(query, keys, values)
-    theirs = paged_attention_ref(query, keys, values, spans)
-    torch.testing.assert_close(ours, theirs, atol=2e-6, rtol=1e-5)
-
-
-def test_large_scores_do_not_overflow(use_native: bool) -> None:
-    spans = spans_of([(1, 100), (3, 70)])
-    query = queries(spans, 4, 2, 64) * 100
-    keys, values = pools(2, 64)
-    ours = PagedAttention(spans, keys, 4, native=use_native)(query, keys, values)
-    torch.testing.assert_close(
-        ours, paged_attention_ref(query, keys, values, spans), atol=2e-4, rtol=1e-4
-    )
-
-
-def test_a_decoding_row_is_bit_identical_in_any_batch(use_native: bool) -> None:
-    spans = spans_of([(1, 40 + 17 * i) for i in range(16)])
-    query = queries(spans, 9, 3, 64)
-    keys, values = pools(3, 64)
-    together = PagedAttention(spans, keys, 9, native=use_native)(query, keys, values)
-    for row, span in enumerate(spans):
-        moved = [Span(0, 1, span.context_len, span.block_table)]
-        alone = PagedAttention(moved, keys, 9, native=use_native)(
-            query[row : row + 1], keys, values
-        )
-        assert torch.equal(alone[0], together[row])
-
-
-@pytest.mark.parametrize("lengths", [(1, 33), (4, 50), (7, 7)])
-def test_what_lies_behind_the_context_is_not_seen(
-    lengths: tuple[int, int], use_native: bool
+def test_equals_the_formula(
+    heads: int, kv_heads: int, dim: int, window: int, attention: Attend
 ) -> None:
-    (span,) = spans_of([lengths])
-    query = queries([span], 4, 2, 64)
+    spans = spans_of(RAGGED)
+    query = queries(spans, heads, dim)
+    keys, values = pools(kv_heads, dim)
+    ours = attention(spans, query, keys, values, window)
+    theirs = paged_attention_ref(query, keys, values, spans, dim**-0.5, window)
+    torch.testing.assert_close(ours, theirs, atol=3e-6, rtol=2e-5)
+
+
+def test_a_pool_in_float16_equals_the_formula_on_its_numbers(attention: Attend) -> None:
+    spans = spans_of(RAGGED)
+    query = queries(spans, 9, 64)
+    keys, values = (pool.half() for pool in pools(3, 64))
+    ours = attention(spans, query, keys, values, 0)
+    theirs = paged_attention_ref(query, keys, values, spans, 64**-0.5)
+    torch.testing.assert_close(ours, theirs, atol=3e-6, rtol=2e-5)
+
+
+def test_large_scores_do_not_overflow(attention: Attend) -> None:
+    spans = spans_of([(1, 100), (3, 70)])
+    query = queries(spans, 4, 64) * 100
     keys, values = pools(2, 64)
-    attend = PagedAttention([span], keys, 4, native=use_native)
-    before = attend(query, keys, values)
-    for pool in (keys, values):
-        pool[span.block_table[-1], span.context_len % 32 :] = 1e6
-    assert torch.equal(attend(query, keys, values), before)
+    ours = attention(spans, query, keys, values, 0)
+    theirs = paged_attention_ref(query, keys, values, spans, 64**-0.5)
+    torch.testing.assert_close(ours, theirs, atol=2e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("parent", [512, 256, 96])
+def test_branches_of_one_parent_equal_the_formula(parent: int, attention: Attend) -> None:
+    spans = branches_of(parent, [(1, parent + 5 + 11 * i) for i in range(8)] + [(9, parent + 40)])
+    query = queries(spans, 9, 64)
+    keys, values = pools(3, 64)
+    ours = attention(spans, query, keys, values, 0)
+    theirs = paged_attention_ref(query, keys, values, spans, 64**-0.5)
+    torch.testing.assert_close(ours, theirs, atol=3e-6, rtol=2e-5)
+
+
+@pytest.mark.parametrize("window", [0, 100])
+def test_a_row_has_the_same_bits_in_any_company_and_in_any_chunk(window: int) -> None:
+    """Alone, with branches of the same parent, and as part of a chunk of its own sequence."""
+    keys, values = pools(3, 64)
+    spans = branches_of(512, [(1, 530 + 13 * i) for i in range(8)])
+    query = queries(spans, 9, 64)
+    together = by_kernel(spans, query, keys, values, window)
+    for row, span in enumerate(spans):
+        alone = Span(0, 1, span.context_len, span.block_table)
+        own = query[row : row + 1]
+        assert torch.equal(by_kernel([alone], own, keys, values, window)[0], together[row])
+        chunk = Span(0, 20, span.context_len, span.block_table)
+        filled = torch.cat([queries([chunk], 9, 64)[:19], own])
+        assert torch.equal(by_kernel([chunk], filled, keys, values, window)[19], together[row])
+
+
+def test_a_slot_beyond_a_context_is_not_seen_whatever_it_holds(attention: Attend) -> None:
+    spans = spans_of([(1, 40), (3, 37)])
+    query = queries(spans, 4, 64)
+    keys, values = pools(2, 64)
+    before = attention(spans, query, keys, values, 0)
+    for span in spans:
+        last = span.block_table[-1]
+        keys[last, :, :, span.context_len % 32 :] = float("nan")
+        values[last, :, span.context_len % 32 :] = float("nan")
+    assert torch.equal(attention(spans, query, keys, values, 0), before)
 
 
 class TestBuilding:

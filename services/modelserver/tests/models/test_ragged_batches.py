@@ -7,7 +7,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from services.modelserver.herd.engine.forward import build_batch
-from services.modelserver.herd.models.llama import LlamaModel
+from services.modelserver.herd.engine.native_pass import NativePass
 from services.modelserver.tests.models.factories import (
     Driver,
     TokenChunk,
@@ -31,14 +31,16 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> LlamaForCausalLM:
 
 
 @pytest.fixture(scope="module")
-def model(reference: LlamaForCausalLM, tmp_path_factory: pytest.TempPathFactory) -> LlamaModel:
+def model(reference: LlamaForCausalLM, tmp_path_factory: pytest.TempPathFactory) -> NativePass:
     folder = tmp_path_factory.mktemp("tiny_again")
     reference.save_pretrained(folder)
-    return load_tiny(folder)
+    model = load_tiny(folder)
+    assert isinstance(model, NativePass)
+    return model
 
 
 @pytest.mark.parametrize("border", BORDERS)
-def test_a_chunk_border_changes_nothing(border: int, model: LlamaModel) -> None:
+def test_a_chunk_border_changes_nothing(border: int, model: NativePass) -> None:
     driver = Driver(model)
     prompt = prompt_of(130)
     whole = driver.forward([driver.sequence(prompt).chunk(130)])
@@ -49,7 +51,7 @@ def test_a_chunk_border_changes_nothing(border: int, model: LlamaModel) -> None:
 
 @pytest.mark.parametrize("length", BORDERS)
 def test_decoding_across_a_block_border_equals_the_reference(
-    length: int, model: LlamaModel, reference: LlamaForCausalLM
+    length: int, model: NativePass, reference: LlamaForCausalLM
 ) -> None:
     driver = Driver(model)
     prompt = prompt_of(length)
@@ -59,7 +61,7 @@ def test_decoding_across_a_block_border_equals_the_reference(
 
 @pytest.mark.parametrize("hit_blocks", [1, 2])
 def test_a_prefix_in_shared_blocks_is_as_good_as_its_own(
-    hit_blocks: int, model: LlamaModel, reference: LlamaForCausalLM
+    hit_blocks: int, model: NativePass, reference: LlamaForCausalLM
 ) -> None:
     driver = Driver(model)
     first = driver.sequence(prompt_of(90))
@@ -74,7 +76,7 @@ def test_a_prefix_in_shared_blocks_is_as_good_as_its_own(
 
 
 def test_prefill_chunks_and_decodes_mix_in_one_batch(
-    model: LlamaModel, reference: LlamaForCausalLM
+    model: NativePass, reference: LlamaForCausalLM
 ) -> None:
     """Sixteen sequences join one step apart, are prefilled in uneven chunks and decode together."""
     driver = Driver(model, num_blocks=128)
@@ -98,7 +100,7 @@ def test_prefill_chunks_and_decodes_mix_in_one_batch(
         assert_greedy_equal(sequence.tokens[len(prompt) :], theirs, gaps)
 
 
-def test_blocks_moved_out_and_back_elsewhere_decode_the_same(model: LlamaModel) -> None:
+def test_blocks_moved_out_and_back_elsewhere_decode_the_same(model: NativePass) -> None:
     driver = Driver(model)
     sequence = driver.sequence(prompt_of(80), room=1)
     first = driver.forward([sequence.chunk(80)])

@@ -12,10 +12,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from services.modelserver.herd.models.config import config_from_folder, config_from_hf
 from services.modelserver.herd.models.digest import digest_source, layout_signature
 from services.modelserver.herd.models.errors import BadWeights, ModelNotFound, UnsupportedModel
 from services.modelserver.herd.models.loader import load_model
+from services.modelserver.herd.models.read_config import config_from_folder, config_from_hf
 from services.modelserver.herd.models.source import check_complete, iter_float32, open_source
 from services.modelserver.tests.models.factories import (
     Driver,
@@ -190,7 +190,7 @@ class TestGguf:
             "original_max_position_embeddings": 64,
         }
         reference = save_tiny(tmp_path, rope_parameters=rope)
-        plain = 1.0 / 10_000.0 ** (torch.arange(0, 8, 2) / 8)
+        plain = 1.0 / 10_000.0 ** (torch.arange(0, 32, 2) / 32)
         factors = plain / reference.model.rotary_emb.inv_freq
         path = write_gguf(tmp_path / "model.gguf", reference, rope_factors=factors)
         tokens = prompt_of(120)

@@ -182,7 +182,8 @@ async def test_two_hundred_clients_that_come_and_go_leave_no_block_behind(rig: R
 
 
 async def test_an_expired_deadline_ends_the_step_in_the_engine(rig: Rig) -> None:
-    call = rig.stub.Generate(request(prompt_of(200), 300), timeout=0.2)
+    step = request(prompt_of(200), 300, n=16, sampling=pb.Sampling(temperature=1.0, seed=1))
+    call = rig.stub.Generate(step, timeout=0.1)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await rest_of(call)
     assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
