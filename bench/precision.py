@@ -111,7 +111,7 @@ def _logits(loaded: Loaded, prompt: tuple[int, ...], answer: tuple[int, ...]) ->
     chunk = Chunk("s", 0, len(tokens), tuple(range(blocks)), tokens, sample=True)
     rows = torch.arange(len(prompt) - 1, len(tokens))
     batch = dataclasses.replace(build_batch([chunk]), sample_rows=rows)
-    return loaded.model.forward(batch, KvCache(blocks, loaded.config, loaded.kv_dtype))
+    return loaded.model.forward(batch, KvCache(blocks, loaded.config, loaded.kv_dtype)).logits
 
 
 def distance(truth: torch.Tensor, other: torch.Tensor) -> Distance:

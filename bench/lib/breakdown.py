@@ -17,7 +17,6 @@ FUNCTIONS: Mapping[tuple[str, str], str] = {
     ("sampler.py", "sample"): "sampler",
     ("forward.py", "build_batch"): "layout",
     ("stack.py", "begin"): "layout",
-    ("runner.py", "_check"): "check for finite numbers",
     ("batcher.py", "plan"): "planning",
     ("batcher.py", "commit"): "planning",
 }

@@ -6,7 +6,7 @@ token. There is no padding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -51,6 +51,20 @@ class ForwardBatch:
     sample_rows: torch.Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What a pass gives for the S sample rows of a batch.
+
+    ``logits`` float32 [S, vocab]; ``best`` LongTensor [S], the first of each row's largest.
+    ``finite``: whether these and all keys and values that the batch wrote are numbers (a logit may
+    be -inf, unless all are).
+    """
+
+    logits: torch.Tensor
+    best: torch.Tensor
+    finite: bool
+
+
 class ChunkLike(Protocol):
     """Tokens of one sequence from position ``start``; earlier positions are already in the pool.
 
@@ -73,37 +87,54 @@ def build_batch(chunks: Sequence[ChunkLike]) -> ForwardBatch:
     if not chunks:
         raise ValueError("a forward batch needs at least one chunk")
     tokens: list[int] = []
-    positions: list[torch.Tensor] = []
-    slots: list[torch.Tensor] = []
-    spans: list[Span] = []
+    positions: list[int] = []
+    slots: list[int] = []
+    blocks: list[int] = []
+    places: list[tuple[int, int, int, int]] = []
     sample_rows: list[int] = []
     for chunk in chunks:
-        span = _span(chunk, q_start=len(tokens))
-        at = torch.arange(chunk.start, span.context_len)
-        positions.append(at)
-        slots.append(span.block_table[at // BLOCK_TOKENS] * BLOCK_TOKENS + at % BLOCK_TOKENS)
-        spans.append(span)
-        tokens.extend(chunk.tokens)
+        context = chunk.start + len(chunk.tokens)
+        table = _table(chunk, context)
+        places.append((len(tokens), len(chunk.tokens), context, len(blocks)))
+        tokens += chunk.tokens
+        positions += range(chunk.start, context)
+        slots += _slots(table, chunk.start, context)
+        blocks += table
         if chunk.sample:
             sample_rows.append(len(tokens) - 1)
+    # Few tensors, made at once: each costs as much as a hundred numbers in it.
+    tables = torch.tensor(blocks)
+    ends = [*(first for *_, first in places[1:]), len(blocks)]
     return ForwardBatch(
         tokens=torch.tensor(tokens),
-        positions=torch.cat(positions),
-        slots=torch.cat(slots),
-        spans=tuple(spans),
+        positions=torch.tensor(positions),
+        slots=torch.tensor(slots),
+        spans=tuple(
+            Span(row, count, context, tables[first:end])
+            for (row, count, context, first), end in zip(places, ends, strict=True)
+        ),
         sample_rows=torch.tensor(sample_rows, dtype=torch.int64),
     )
 
 
-def _span(chunk: ChunkLike, q_start: int) -> Span:
+def _table(chunk: ChunkLike, context: int) -> Sequence[int]:
+    """The blocks that the context needs."""
     if not chunk.tokens or chunk.start < 0:
         raise ValueError(f"a chunk of {len(chunk.tokens)} tokens at {chunk.start} is not one")
-    context = chunk.start + len(chunk.tokens)
     needed = -(-context // BLOCK_TOKENS)
     if len(chunk.block_table) < needed:
         raise ValueError(
             f"{context} tokens of context need {needed} blocks, the table has "
             f"{len(chunk.block_table)}"
         )
-    table = torch.tensor(chunk.block_table[:needed], dtype=torch.int64)
-    return Span(q_start, len(chunk.tokens), context, table)
+    return chunk.block_table[:needed]
+
+
+def _slots(table: Sequence[int], start: int, end: int) -> Iterator[int]:
+    """Where positions `start` to `end` lie, block by block."""
+    while start < end:
+        block, offset = divmod(start, BLOCK_TOKENS)
+        count = min(end - start, BLOCK_TOKENS - offset)
+        first = table[block] * BLOCK_TOKENS + offset
+        yield from range(first, first + count)
+        start += count

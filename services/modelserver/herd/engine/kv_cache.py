@@ -54,26 +54,23 @@ class KvCache:
         # Zeros, not empty: a slot beyond a context is masked, and 0 * NaN would still be NaN.
         self._keys = _untouched_zeros((*places, config.head_dim, BLOCK_TOKENS), dtype)
         self._values = _untouched_zeros((*places, BLOCK_TOKENS, config.head_dim), dtype)
-        self._layers = tuple(zip(self._keys, self._values, strict=True))
-
-    def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """One layer's keys [blocks, kv_heads, head_dim, 32] and values
+        self.layers = tuple(zip(self._keys, self._values, strict=True))
+        """Each layer's keys [blocks, kv_heads, head_dim, 32] and values
         [blocks, kv_heads, 32, head_dim]: views, not copies."""
-        return self._layers[index]
 
     def write(
         self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
     ) -> None:
         """Store rows [T, kv_heads, head_dim] at ``slots`` [T]."""
         blocks, offsets = slots // BLOCK_TOKENS, slots % BLOCK_TOKENS
-        own_keys, own_values = self._layers[layer]
+        own_keys, own_values = self.layers[layer]
         own_keys[blocks, :, :, offsets] = keys.to(self.dtype)
         own_values[blocks, :, offsets] = values.to(self.dtype)
 
     def is_finite(self, layer: int, slots: torch.Tensor) -> bool:
         """Whether the rows at ``slots`` [T] of a layer are all numbers."""
         blocks, offsets = slots // BLOCK_TOKENS, slots % BLOCK_TOKENS
-        keys, values = self._layers[layer]
+        keys, values = self.layers[layer]
         rows = keys[blocks, :, :, offsets], values[blocks, :, offsets]
         return all(bool(each.isfinite().all()) for each in rows)
 

@@ -6,13 +6,14 @@ import ctypes
 
 import torch
 
-from services.modelserver.herd.engine.forward import Checkpoint, ForwardBatch, go_on
+from services.modelserver.herd.engine.forward import Checkpoint, ForwardBatch, Scored, go_on
 from services.modelserver.herd.engine.kv_cache import KvCache
 from services.modelserver.herd.engine.precision import Precision
 from services.modelserver.herd.kernels.packed import PackedMatrix
 from services.modelserver.herd.kernels.stack import (
     HEAD_DIMS,
     MAX_FREQUENCIES,
+    Pass,
     Stack,
     StackLayer,
     StackShape,
@@ -69,29 +70,27 @@ class NativePass:
         return self._stack.seconds()
 
     @torch.inference_mode()
-    def forward(
-        self, batch: ForwardBatch, kv: KvCache, checkpoint: Checkpoint = go_on
-    ) -> torch.Tensor:
-        """Write the batch's KV and give float32 logits [S, vocab], one row per sample row."""
-        return self._run(batch, kv, checkpoint, states=False)
+    def forward(self, batch: ForwardBatch, kv: KvCache, checkpoint: Checkpoint = go_on) -> Scored:
+        """Write the batch's KV and score its sample rows."""
+        done = self._run(batch, kv, checkpoint, states=False)
+        return Scored(done.result, done.best, done.finite)
 
     @torch.inference_mode()
     def states(
         self, batch: ForwardBatch, kv: KvCache, checkpoint: Checkpoint = go_on
     ) -> torch.Tensor:
         """As `forward`, but what the head is given: [S, hidden]."""
-        return self._run(batch, kv, checkpoint, states=True)
+        return self._run(batch, kv, checkpoint, states=True).result
 
     def _run(
         self, batch: ForwardBatch, kv: KvCache, checkpoint: Checkpoint, *, states: bool
-    ) -> torch.Tensor:
-        pools = [kv.layer(index) for index in range(self.config.layers)]
-        own = self._stack.begin(batch, pools, states=states)
+    ) -> Pass:
+        own = self._stack.begin(batch, kv.layers, states=states)
         stride = max(1, _ROWS_BETWEEN_LOOKS // len(batch.tokens))
         for first in range(0, self.config.layers, stride):
             checkpoint()
             own.run(first, min(first + stride, self.config.layers))
-        return own.result
+        return own
 
 
 def _pack(weights: LayerWeights, packed: object) -> StackLayer:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-import torch
-
 from services.modelserver.herd.engine.forward import (
     Checkpoint,
     ChunkLike,
     ForwardBatch,
+    Scored,
     build_batch,
     go_on,
 )
@@ -25,13 +24,11 @@ class NotFinite(ArithmeticError):
 
 
 class Model(Protocol):
-    """What a runner needs of a model (see models/llama.py)."""
+    """What a runner needs of a model (see models/decoder.py)."""
 
     config: ModelConfig
 
-    def forward(
-        self, batch: ForwardBatch, kv: KvCache, checkpoint: Checkpoint = ...
-    ) -> torch.Tensor: ...
+    def forward(self, batch: ForwardBatch, kv: KvCache, checkpoint: Checkpoint = ...) -> Scored: ...
 
 
 class Runner:
@@ -61,14 +58,7 @@ class Runner:
             raise ValueError(
                 f"{len(batch.sample_rows)} chunks sample, {len(sampling)} rows of parameters came"
             )
-        logits = self.model.forward(batch, self.kv, checkpoint)
-        self._check(batch, logits)
-        return sample(logits, sampling, self.model.config.eos_ids)
-
-    def _check(self, batch: ForwardBatch, logits: torch.Tensor) -> None:
-        """What is no number stays none from layer to layer, so the last layer's KV tells of all
-        tokens, sampled or not. A logit of -inf is one that is never drawn, unless all are."""
-        if not self.kv.is_finite(self.model.config.layers - 1, batch.slots):
-            raise NotFinite("keys or values are not finite")
-        if not bool(logits.amax(dim=-1).isfinite().all()):
-            raise NotFinite("logits are not finite")
+        scored = self.model.forward(batch, self.kv, checkpoint)
+        if not scored.finite:
+            raise NotFinite("logits, keys or values are not finite")
+        return sample(scored.logits, sampling, self.model.config.eos_ids, scored.best)

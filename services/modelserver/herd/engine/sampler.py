@@ -27,21 +27,36 @@ _CANDIDATES = 1024
 
 @torch.inference_mode()
 def sample(
-    logits: torch.Tensor, rows: Sequence[RowSampling], eos_ids: Sequence[int] = ()
+    logits: torch.Tensor,
+    rows: Sequence[RowSampling],
+    eos_ids: Sequence[int] = (),
+    best: torch.Tensor | None = None,
 ) -> Sampled:
     """One token for each of the S rows of logits [S, vocab] float32, which stay unchanged.
 
-    ``eos_ids`` are the model's own end tokens. ValueError when a row that draws has no seed.
+    ``eos_ids`` are the model's own end tokens, ``best`` the first of each row's largest logits
+    where that is known. ValueError when a row that draws has no seed.
     """
     if len(rows) != logits.shape[0]:
         raise ValueError(f"{logits.shape[0]} rows of logits, {len(rows)} rows of parameters")
     if not rows:
         return Sampled([], [])
-    adjusted = _adjust(logits, rows, eos_ids)
-    tokens = adjusted.argmax(dim=-1)
-    drawn = [i for i, row in enumerate(rows) if not row.params.greedy]
-    if drawn:
-        tokens[drawn] = _draw(adjusted[drawn], [rows[i] for i in drawn])
+    tokens = logits.argmax(dim=-1) if best is None else best.clone()
+    banned = [_banned(row, eos_ids) for row in rows]
+    # Plain greedy rows are done. The others are worked on in a copy.
+    others = [
+        i
+        for i, row in enumerate(rows)
+        if not row.params.greedy or row.params.penalizes or row.params.logit_bias or banned[i]
+    ]
+    if others:
+        own = [rows[i] for i in others]
+        adjusted = _adjusted(logits[others], own, [banned[i] for i in others])
+        chosen = adjusted.argmax(dim=-1)
+        drawn = [at for at, row in enumerate(own) if not row.params.greedy]
+        if drawn:
+            chosen[drawn] = _draw(adjusted[drawn], [own[at] for at in drawn])
+        tokens[others] = chosen
     return Sampled(tokens.tolist(), _logprobs(logits, tokens, rows))
 
 
@@ -52,27 +67,19 @@ def uniform(seed: int, count: int) -> float:
     return float(int.from_bytes(digest, "little") >> 11) * 2.0**-53
 
 
-def _adjust(
-    logits: torch.Tensor, rows: Sequence[RowSampling], eos_ids: Sequence[int]
+def _adjusted(
+    logits: torch.Tensor, rows: Sequence[RowSampling], banned: Sequence[Sequence[int]]
 ) -> torch.Tensor:
-    """Penalties, bias and the min_tokens mask; the same tensor when no row needs any."""
-    banned = [_banned(row, eos_ids) for row in rows]
-    touched = [
-        i for i, row in enumerate(rows)
-        if row.params.penalizes or row.params.logit_bias or banned[i]
-    ]  # fmt: skip
-    if not touched:
-        return logits
-    logits = logits.clone()
-    for i in touched:
-        params = rows[i].params
-        if params.penalizes:
-            _penalize(logits[i], rows[i])
-        if params.logit_bias:
-            ids = torch.tensor([token for token, _ in params.logit_bias])
-            logits[i].index_add_(0, ids, torch.tensor([bias for _, bias in params.logit_bias]))
+    """Penalties, bias and the min_tokens mask, in place."""
+    for i, row in enumerate(rows):
+        if row.params.penalizes:
+            _penalize(logits[i], row)
+        if row.params.logit_bias:
+            ids = torch.tensor([token for token, _ in row.params.logit_bias])
+            biases = torch.tensor([bias for _, bias in row.params.logit_bias])
+            logits[i].index_add_(0, ids, biases)
         if banned[i]:
-            logits[i, banned[i]] = float("-inf")
+            logits[i, list(banned[i])] = float("-inf")
     return logits
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 import torch.nn.functional as F
 
-from services.modelserver.herd.engine.forward import Checkpoint, ForwardBatch, go_on
+from services.modelserver.herd.engine.forward import Checkpoint, ForwardBatch, Scored, go_on
 from services.modelserver.herd.engine.kv_cache import KvCache
 from services.modelserver.herd.engine.precision import Precision, round_rows, round_weight
 from services.modelserver.herd.kernels.paged_attention_torch import PagedAttention
@@ -32,11 +32,14 @@ class TorchPass:
         self._embedding = embedding if float32 else round_weight(embedding, "float16")
 
     @torch.inference_mode()
-    def forward(
-        self, batch: ForwardBatch, kv: KvCache, checkpoint: Checkpoint = go_on
-    ) -> torch.Tensor:
-        """Write the batch's KV and give float32 logits [S, vocab], one row per sample row."""
-        return self._times(self.states(batch, kv, checkpoint), self._head)
+    def forward(self, batch: ForwardBatch, kv: KvCache, checkpoint: Checkpoint = go_on) -> Scored:
+        """Write the batch's KV and score its sample rows."""
+        logits = self._times(self.states(batch, kv, checkpoint), self._head)
+        # What is no number stays none from layer to layer: the last one tells of all.
+        finite = kv.is_finite(self.config.layers - 1, batch.slots)
+        return Scored(
+            logits, logits.argmax(dim=-1), finite and bool(logits.amax(dim=-1).isfinite().all())
+        )
 
     @torch.inference_mode()
     def states(
@@ -71,7 +74,7 @@ class TorchPass:
         key = apply_rope(self._rms(key, layer.key_norm), *rope)
         kv.write(index, batch.slots, key, value)
         attention = PagedAttention(batch.spans, self._decoder.attention_scale, layer.window)
-        return attention(query, *kv.layer(index)).view(len(x), self.config.q_size)
+        return attention(query, *kv.layers[index]).view(len(x), self.config.q_size)
 
     def _mlp(self, layer: LayerWeights, x: torch.Tensor) -> torch.Tensor:
         gate, up = self._times(self._rms(x, layer.mlp_norm), layer.gate_up).chunk(2, dim=-1)

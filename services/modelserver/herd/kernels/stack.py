@@ -18,6 +18,8 @@ PARTS: Final = ("embedding", "norms", "products", "placing", "attention", "round
 HEAD_DIMS = 32
 """Head sizes are a multiple of this."""
 
+Pools = Sequence[tuple[torch.Tensor, torch.Tensor]]
+
 _P, _I, _L, _F = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float
 
 
@@ -63,8 +65,7 @@ class _BatchStruct(ctypes.Structure):
     _fields_ = (
         *((name, _P) for name in ("tokens", "positions", "slots", "spans", "sample_rows", "pools")),
         *((name, _L) for name in ("rows", "span_count", "samples")),
-        ("logits", _P),
-        ("states", _P),
+        *((name, _P) for name in ("logits", "best", "states", "finite")),
     )
 
 
@@ -173,6 +174,7 @@ class Stack:
             shape.embedding_scale,
         )
         self._stack = library.herd_stack_new(ctypes.byref(model), threads)
+        self._pools: tuple[Pools, ctypes.Array[_PoolStruct]] | None = None
 
     def __del__(self) -> None:
         if hasattr(self, "_stack"):
@@ -191,7 +193,7 @@ class Stack:
     def begin(
         self,
         batch: BatchLike,
-        pools: Sequence[tuple[torch.Tensor, torch.Tensor]],
+        pools: Pools,
         *,
         states: bool = False,
     ) -> Pass:
@@ -200,11 +202,17 @@ class Stack:
         pools: each layer's keys [blocks, kv_heads, dim, 32] and values [blocks, kv_heads, 32, dim].
         states: ask for what the head would be given, [samples, hidden], in place of logits.
         """
-        return Pass(self._library, self._stack, self._shape, batch, pools, states)
+        if self._pools is None or self._pools[0] is not pools:
+            self._pools = (
+                pools,
+                (_PoolStruct * len(pools))(*(_pool_struct(*each) for each in pools)),
+            )
+        return Pass(self._library, self._stack, self._shape, batch, self._pools[1], states)
 
 
 class Pass:
-    """`run` all layers in order; then `result`, [samples, vocab] or [samples, hidden]."""
+    """`run` all layers in order; then `result`, [samples, vocab] or [samples, hidden], `best`, the
+    first of each row's largest logits, and `finite`."""
 
     def __init__(
         self,
@@ -212,27 +220,35 @@ class Pass:
         stack: int,
         shape: StackShape,
         batch: BatchLike,
-        pools: Sequence[tuple[torch.Tensor, torch.Tensor]],
+        pools: ctypes.Array[_PoolStruct],
         states: bool,
     ) -> None:
-        self._library, self._stack, self._batch = library, stack, batch
+        self._library, self._stack, self._batch, self._pools = library, stack, batch, pools
         samples = len(batch.sample_rows)
         self.result = torch.empty(samples, shape.hidden if states else shape.vocab)
+        self.best = torch.zeros(samples, dtype=torch.int64)
+        self._finite = _I(1)
         self._spans = (_SpanStruct * len(batch.spans))(*map(_span_struct, batch.spans))
-        self._pools = (_PoolStruct * len(pools))(*(_pool_struct(k, v) for k, v in pools))
         self._struct = _BatchStruct(
             batch.tokens.data_ptr(),
             batch.positions.data_ptr(),
             batch.slots.data_ptr(),
             ctypes.addressof(self._spans),
             batch.sample_rows.data_ptr(),
-            ctypes.addressof(self._pools),
+            ctypes.addressof(pools),
             len(batch.tokens),
             len(batch.spans),
             samples,
             None if states else self.result.data_ptr(),
+            self.best.data_ptr(),
             self.result.data_ptr() if states else None,
+            ctypes.addressof(self._finite),
         )
+
+    @property
+    def finite(self) -> bool:
+        """Whether the batch's keys and values and the result are numbers."""
+        return bool(self._finite.value)
 
     def run(self, first: int, last: int) -> None:
         """Layers `first` to `last`, in C++ without the interpreter's lock."""

@@ -207,7 +207,7 @@ class Driver:
         return Driven(list(prompt), taken)
 
     def forward(self, chunks: Sequence[TokenChunk]) -> torch.Tensor:
-        return self.model.forward(build_batch(chunks), self.kv)
+        return self.model.forward(build_batch(chunks), self.kv).logits
 
     def greedy(self, sequence: Driven, count: int, chunk: int = 10_000) -> list[int]:
         """Prefill in chunks of ``chunk``, then decode alone."""

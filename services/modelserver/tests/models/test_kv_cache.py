@@ -43,7 +43,7 @@ def test_a_block_travels_as_bytes(dtype: torch.dtype) -> None:
     assert len(payload) == source.block_bytes == block_bytes(CONFIG, dtype)
     target.write_block(1, payload)
     for layer in range(3):
-        for ours, theirs in zip(target.layer(layer), source.layer(layer), strict=True):
+        for ours, theirs in zip(target.layers[layer], source.layers[layer], strict=True):
             assert torch.equal(ours[1], theirs[3])
             assert not ours[0].any()
     assert target.read_block(1) == payload

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from services.modelserver.herd.engine.forward import build_batch
 from services.modelserver.tests.models.factories import (
     Driver,
     assert_greedy_equal,
@@ -84,6 +85,36 @@ def test_logits_are_near_the_reference_at_every_position(tmp_path: Path) -> None
     torch.testing.assert_close(ours, reference_logits(reference, tokens), atol=2e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("native", [True, False], ids=["native", "torch"])
+def test_the_first_of_the_largest_logits_is_known(native: bool, tmp_path: Path) -> None:
+    """With ties, in the rest beyond the last whole vector too: all tokens from 200 on are alike."""
+    reference = save_tiny(tmp_path, tie_word_embeddings=False)
+    with torch.no_grad():
+        reference.lm_head.weight[200:] = reference.lm_head.weight[200] * 1.5
+    reference.save_pretrained(tmp_path)
+    driver = Driver(load_tiny(tmp_path, native=native))
+    batch = build_batch([driver.sequence(prompt_of(60, seed)).chunk(60) for seed in range(30)])
+    scored = driver.model.forward(batch, driver.kv)
+    assert scored.finite
+    assert scored.best.tolist() == [row.index(max(row)) for row in scored.logits.tolist()]
+    assert 200 in scored.best and len(set(scored.best.tolist())) > 5
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["native", "torch"])
+@pytest.mark.parametrize("broken", ["keys and values", "the last row's logits", "no"])
+def test_what_is_no_number_is_told(broken: str, native: bool, tmp_path: Path) -> None:
+    reference = save_tiny(tmp_path, tie_word_embeddings=False)
+    with torch.no_grad():
+        if broken == "keys and values":  # of a row that is not sampled
+            reference.model.embed_tokens.weight[5] = float("nan")
+        elif broken != "no":
+            reference.lm_head.weight[210] = float("nan")
+    reference.save_pretrained(tmp_path)
+    driver = Driver(load_tiny(tmp_path, native=native))
+    batch = build_batch([driver.sequence([7, 5, 9]).chunk(2), driver.sequence([8, 9]).chunk(2)])
+    assert driver.model.forward(batch, driver.kv).finite == (broken == "no")
+
+
 def test_only_rows_that_sample_get_logits(tmp_path: Path) -> None:
     save_tiny(tmp_path)
     driver = Driver(load_tiny(tmp_path))
@@ -96,12 +127,10 @@ def test_only_rows_that_sample_get_logits(tmp_path: Path) -> None:
 def test_a_checkpoint_that_raises_stops_the_pass_and_the_step_can_run_again(
     tmp_path: Path,
 ) -> None:
-    from services.modelserver.herd.engine.forward import build_batch
-
     save_tiny(tmp_path)
     driver = Driver(load_tiny(tmp_path), num_blocks=64)
     batch = build_batch([driver.sequence(prompt_of(300)).chunk(300)])
-    whole = driver.model.forward(batch, driver.kv)
+    whole = driver.model.forward(batch, driver.kv).logits
     calls = 0
 
     def stop_at_the_second_layer() -> None:
@@ -113,4 +142,4 @@ def test_a_checkpoint_that_raises_stops_the_pass_and_the_step_can_run_again(
     with pytest.raises(InterruptedError):
         driver.model.forward(batch, driver.kv, stop_at_the_second_layer)
     assert calls == 2
-    assert torch.equal(driver.model.forward(batch, driver.kv), whole)
+    assert torch.equal(driver.model.forward(batch, driver.kv).logits, whole)

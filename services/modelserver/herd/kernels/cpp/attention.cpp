@@ -28,7 +28,7 @@ void score(const float* query, int rows, int dim, const E* keys, float* scores) 
     with_rows(own.count, [&](auto count) {
       constexpr int kRows = decltype(count)::value;
       for (int at = 0; at < kPanel; at += kStrip)
-        tile<kRows, 1>(query + static_cast<int64_t>(own.first) * dim, dim, keys + at, kPanel, 0,
+        tile<kRows, 1, 0>(query + static_cast<int64_t>(own.first) * dim, dim, keys + at, kPanel, 0,
                        dim, nullptr, [&](int, int m, Floats left, Floats right) {
                          float* to = scores + (own.first + m) * kPanel + at;
                          store(to, left);
@@ -68,7 +68,7 @@ void mix(const float* weights, const float* shrink, int rows, int dim, const E* 
     with_rows(own.count, [&](auto count) {
       constexpr int kRows = decltype(count)::value;
       for (int at = 0; at < dim; at += kStrip)
-        tile<kRows, 1>(weights + own.first * kPanel, kPanel, values + at, dim, 0, tokens, nullptr,
+        tile<kRows, 1, 0>(weights + own.first * kPanel, kPanel, values + at, dim, 0, tokens, nullptr,
                        [&](int, int m, Floats left, Floats right) {
                          const int r = own.first + m;
                          float* to = sums + static_cast<int64_t>(r) * dim + at;

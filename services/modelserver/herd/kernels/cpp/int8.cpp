@@ -192,6 +192,7 @@ void by_tiles(const Matrix& matrix, const QuantizedRows& x, int rows, int first,
         _tile_loadd(2, x.values + static_cast<int64_t>(own.first) * matrix.inputs + g * kGroup,
                     matrix.inputs);
         const uint8_t* w = view.data + static_cast<int64_t>(g) * kGroup * kPanel;
+        if (i == 0) prefetch(w + kAhead, kGroup * kPanel);
         _tile_loadd(3, w, kPanel * kFour);
         _tile_dpbsud(0, 2, 3);
         _tile_loadd(4, w + kTileRows * kFour, kPanel * kFour);

@@ -90,9 +90,9 @@ inline void float_panels(const Matrix& matrix, const float* x, int64_t ldx, int 
             sink.put(own.first + m, column + p * kPanel, left, right);
           };
           if (panel + kAtOnce <= last)
-            tile<kRows, kAtOnce>(from, ldx, w, kPanel, size, matrix.inputs, start, put);
+            tile<kRows, kAtOnce, kAhead>(from, ldx, w, kPanel, size, matrix.inputs, start, put);
           else
-            tile<kRows, 1>(from, ldx, w, kPanel, size, matrix.inputs, start, put);
+            tile<kRows, 1, kAhead>(from, ldx, w, kPanel, size, matrix.inputs, start, put);
         }
         panel += panel + kAtOnce <= last ? kAtOnce : 1;
       }

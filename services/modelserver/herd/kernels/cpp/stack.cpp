@@ -47,8 +47,10 @@ struct Batch {
   const int64_t* sample_rows;
   const Pool* pools;  // of each layer
   int64_t rows, span_count, samples;
-  float* logits;  // [samples][vocab] or null
-  float* states;  // [samples][hidden]: what the head is given; or null
+  float* logits;    // [samples][vocab] or null
+  int64_t* best;    // [samples]: the first of the largest logits; with `logits`
+  float* states;    // [samples][hidden]: what the head is given; or null
+  int32_t* finite;  // 1, or 0: keys and values of the last layer, or what is given, are no numbers
 };
 
 // Where a pass spends its time, as the thread that called it sees it, barriers included.
@@ -86,6 +88,39 @@ void normalize(const float* x, const float* weight, int size, float eps, float* 
   for (int j = 0; j < size; ++j) out[j] = x[j] * factor * weight[j];
 }
 
+bool all_finite(const float* x, int size) {
+  float poison = 0.0f;
+  for (int i = 0; i < size; ++i) poison += x[i] * 0.0f;
+  return poison == 0.0f;
+}
+
+// The first of the largest, and whether that is a number and nothing is NaN.
+bool find_best(const float* x, int size, int64_t* best) {
+  const int whole = size - size % kLanes;
+  Floats most = all(-__builtin_inff()), poison = {};
+  Ints at = {}, now = {};
+  for (int lane = 0; lane < kLanes; ++lane) now[lane] = lane;
+  for (int i = 0; i < whole; i += kLanes) {
+    const Floats own = load(x + i);
+    const auto more = own > most;
+    most = more ? own : most;
+    at = more ? now : at;
+    poison += own != own ? all(1.0f) : all(0.0f);
+    now += kLanes;
+  }
+  float top = -__builtin_inff();
+  int64_t first = 0;
+  for (int lane = 0; lane < kLanes && whole; ++lane)
+    if (most[lane] > top || (most[lane] == top && at[lane] < first)) top = most[lane], first = at[lane];
+  bool broken = sum(poison) > 0.0f;
+  for (int i = whole; i < size; ++i) {
+    if (x[i] > top) top = x[i], first = i;
+    broken |= x[i] != x[i];
+  }
+  *best = first;
+  return !broken && std::isfinite(top);
+}
+
 // The halves-apart form: pairs (x[i], x[i + dim / 2]).
 void rotate(float* x, const float* cos, const float* sin, int dim) {
   const int half = dim / 2;
@@ -107,6 +142,7 @@ class Stack {
       plan(batch);
       rows_ = static_cast<int>(batch.rows);
       pending_ = nullptr;
+      finite_.store(true, std::memory_order_relaxed);
     }
     watch_.start();
     team_.run([&] {
@@ -114,6 +150,7 @@ class Stack {
       for (int i = first; i < last; ++i) run_layer(batch, i);
       if (last == model_.count) finish(batch);
     });
+    *batch.finite = finite_.load(std::memory_order_relaxed);
   }
 
   const double* seconds() const { return watch_.seconds(); }
@@ -244,7 +281,14 @@ class Stack {
     add_and_normalize(after, layer.attention_norm, layer.qkv.kind == kInt8);
     product(layer.qkv, normed_.data(), hidden, rows_, qkv_.data(), qkv_size());
     // A block's keys of one dimension share a cache line: its rows are best one thread's.
-    rows_part(rows_, [&](int row) { place(batch, layer, batch.pools[index], row); }, kPanel);
+    const auto place_row = [&](int row) {
+      place(batch, layer, batch.pools[index], row);
+      // What is no number stays none from layer to layer: the last one tells of all.
+      if (index + 1 == model_.count)
+        check(qkv_.data() + static_cast<int64_t>(row) * qkv_size() + q_size(),
+              2 * model_.kv_heads * model_.dim);
+    };
+    rows_part(rows_, place_row, kPanel);
     mark(kPlacing);
     const size_t at = std::find(windows_.begin(), windows_.end(), layer.window) - windows_.begin();
     attentions_[at]->run(team_, batch.pools[index], shape(layer.window), qkv_.data(), qkv_size(),
@@ -306,6 +350,10 @@ class Stack {
     }
   }
 
+  void check(const float* x, int size) {
+    if (!all_finite(x, size)) finite_.store(false, std::memory_order_relaxed);
+  }
+
   // Beyond the last attention only the sampled rows matter. They are in ascending order.
   void keep_sampled(const Batch& batch) {
     if (team_.claim() == 0) {
@@ -330,18 +378,27 @@ class Stack {
     add_and_normalize(model_.layers[model_.count - 1].after_mlp, model_.norm,
                       batch.logits && model_.head.kind == kInt8);
     if (batch.states) {
-      if (team_.claim() == 0)
+      if (team_.claim() == 0) {
         std::copy_n(normed_.data(), static_cast<int64_t>(rows_) * hidden, batch.states);
+        check(batch.states, rows_ * hidden);
+      }
       team_.barrier();
     }
-    if (batch.logits)
-      product(model_.head, normed_.data(), hidden, rows_, batch.logits, model_.vocab, kHead);
+    if (!batch.logits) return;
+    product(model_.head, normed_.data(), hidden, rows_, batch.logits, model_.vocab, kHead);
+    rows_part(rows_, [&](int row) {
+      if (!find_best(batch.logits + static_cast<int64_t>(row) * model_.vocab, model_.vocab,
+                     batch.best + row))
+        finite_.store(false, std::memory_order_relaxed);
+    });
+    mark(kHead);
   }
 
   const Model model_;
   Team team_;
   Stopwatch watch_;
   int rows_ = 0;
+  std::atomic<bool> finite_{true};
   const float* pending_ = nullptr;
   std::vector<int> windows_;
   std::vector<std::unique_ptr<Attention>> attentions_;

@@ -16,9 +16,17 @@ constexpr int kStrip = 2 * kLanes;          // columns of one pass: two vectors
 constexpr int kStrips = kPanel / kStrip;    // passes a panel
 constexpr int kMostRows = kLanes == 16 ? 14 : 6;
 
+// Weights are asked for so many bytes before they are needed: the CPU's own prefetching ends at each
+// page, and a panel is a few of them.
+constexpr int kAhead = 2048;
+
+inline void prefetch(const void* from, int bytes) {
+  for (int i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(from) + i);
+}
+
 // ROWS rows against PANELS strips, `apart` elements from one to the next. x has ldx floats a row, w
-// ldw elements a k. `finish(panel, row, left, right)` takes the sums.
-template <int ROWS, int PANELS, class W, class Finish>
+// ldw elements a k; AHEAD bytes of w beyond what is needed are asked for. `finish(panel, row, left, right)` takes the sums.
+template <int ROWS, int PANELS, int AHEAD, class W, class Finish>
 inline void tile(const float* x, int64_t ldx, const W* w, int64_t ldw, int64_t apart, int depth,
                  const float* start, Finish finish) {
   Floats sums[PANELS][ROWS][2];
@@ -30,6 +38,8 @@ inline void tile(const float* x, int64_t ldx, const W* w, int64_t ldw, int64_t a
     Floats columns[PANELS][2];
 #pragma GCC unroll 8
     for (int p = 0; p < PANELS; ++p) {
+      if constexpr (AHEAD > 0)
+        prefetch(reinterpret_cast<const char*>(w + p * apart + k * ldw) + AHEAD, kStrip * sizeof(W));
       columns[p][0] = load(w + p * apart + k * ldw);
       columns[p][1] = load(w + p * apart + k * ldw + kLanes);
     }
