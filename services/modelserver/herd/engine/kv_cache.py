@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from libs.hashing import BLOCK_TOKENS
+from services.modelserver.herd.kernels.arena import huge
 from services.modelserver.herd.models.config import ModelConfig
 
 
@@ -52,8 +53,8 @@ class KvCache:
         self._config = config
         places = (config.layers, num_blocks, config.kv_heads)
         # Zeros, not empty: a slot beyond a context is masked, and 0 * NaN would still be NaN.
-        self._keys = _untouched_zeros((*places, config.head_dim, BLOCK_TOKENS), dtype)
-        self._values = _untouched_zeros((*places, BLOCK_TOKENS, config.head_dim), dtype)
+        self._keys = _zeros((*places, config.head_dim, BLOCK_TOKENS), dtype)
+        self._values = _zeros((*places, BLOCK_TOKENS, config.head_dim), dtype)
         self.layers = tuple(zip(self._keys, self._values, strict=True))
         """Each layer's keys [blocks, kv_heads, head_dim, 32] and values
         [blocks, kv_heads, 32, head_dim]: views, not copies."""
@@ -106,8 +107,6 @@ class KvCache:
         return block
 
 
-def _untouched_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Zeros whose memory the system only gives when a page is first written (torch.zeros writes
-    them all), so that a large pool costs what is used of it."""
-    zeros = np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)
-    return torch.from_numpy(zeros).view(dtype).view(shape)
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """A large pool costs what is used of it."""
+    return huge(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)

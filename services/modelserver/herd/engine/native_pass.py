@@ -9,6 +9,7 @@ import torch
 from services.modelserver.herd.engine.forward import Checkpoint, ForwardBatch, Scored, go_on
 from services.modelserver.herd.engine.kv_cache import KvCache
 from services.modelserver.herd.engine.precision import Precision
+from services.modelserver.herd.kernels.arena import Arena
 from services.modelserver.herd.kernels.packed import PackedMatrix
 from services.modelserver.herd.kernels.stack import (
     HEAD_DIMS,
@@ -37,9 +38,10 @@ class NativePass:
     ) -> None:
         self.config = config = decoder.config
         self.precision = precision
+        arena = Arena()
 
         def packed(weight: torch.Tensor, **options: object) -> PackedMatrix:
-            return PackedMatrix(library, weight, precision, threads, **options)  # type: ignore[arg-type]
+            return PackedMatrix(library, weight, precision, threads, arena, **options)  # type: ignore[arg-type]
 
         head = decoder.embedding if decoder.head is None else decoder.head
         own_rows = decoder.head is None and precision != "int8"

@@ -7,6 +7,8 @@ from typing import Final
 
 import torch
 
+from services.modelserver.herd.kernels.arena import Arena
+
 KINDS: Final = {"float32": 0, "float16": 1, "int8": 2}
 PANEL = 32
 GROUP = 32
@@ -39,6 +41,7 @@ class PackedMatrix:
         weight: torch.Tensor,
         precision: str,
         threads: int,
+        arena: Arena,
         *,
         bias: torch.Tensor | None = None,
         gated: bool = False,
@@ -47,12 +50,8 @@ class PackedMatrix:
         kind, (outputs, inputs) = KINDS[precision], weight.shape
         weight = weight.contiguous()
         assert weight.dtype == torch.float32
-        self._data = torch.empty(
-            library.herd_packed_bytes(kind, outputs, inputs), dtype=torch.uint8
-        )
-        self._scales = torch.empty(
-            library.herd_scale_bytes(kind, outputs, inputs), dtype=torch.uint8
-        )
+        self._data = arena.take(library.herd_packed_bytes(kind, outputs, inputs))
+        self._scales = arena.take(library.herd_scale_bytes(kind, outputs, inputs))
         library.herd_pack(
             threads,
             kind,

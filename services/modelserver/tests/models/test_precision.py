@@ -17,6 +17,7 @@ from services.modelserver.herd.engine.precision import (
     round_weight,
 )
 from services.modelserver.herd.kernels import native
+from services.modelserver.herd.kernels.arena import Arena
 from services.modelserver.herd.kernels.packed import PackedMatrix
 from services.modelserver.herd.models.loader import load_model
 from services.modelserver.tests.models.factories import (
@@ -45,7 +46,7 @@ def packed(
 ) -> PackedMatrix:
     library = native.native_library()
     assert library is not None, "g++ is part of the test machine"
-    return PackedMatrix(library, weight, precision, threads, **more)  # type: ignore[arg-type]
+    return PackedMatrix(library, weight, precision, threads, Arena(), **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -151,7 +152,7 @@ def test_a_cpu_with_shorter_vectors_gives_the_same_bits(tmp_path: Path) -> None:
     older = native.open_library(tmp_path / "v3.so")
     weight, x = weight_and_rows(33, 200, 288)
     for precision in PRECISIONS:
-        theirs = PackedMatrix(older, weight, precision, 2).times(x, 2)
+        theirs = PackedMatrix(older, weight, precision, 2, Arena()).times(x, 2)
         assert torch.equal(packed(weight, precision).times(x, 2), theirs), precision
 
 
