@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+from services.modelserver.herd.kernels.arena import huge
+
 READ_BYTES = 256 << 20
 """Well beyond the last cache of the machines we know."""
 GEMM_SIZE = 1024
@@ -21,8 +23,8 @@ class Probe:
 
 
 def read_probe() -> Probe:
-    """Reads memory: the amount is in bytes. As many threads as torch has then."""
-    data = torch.ones(READ_BYTES // 4)
+    """Reads memory in huge pages: the amount is in bytes. As many threads as torch has then."""
+    data = huge(READ_BYTES).view(torch.float32).fill_(1.0)
 
     def run() -> None:
         data.sum()
