@@ -143,7 +143,8 @@ def reference_greedy(
     """The tokens, and at each the gap between the two best logits."""
     tokens, gaps = list(prompt), []
     for _ in range(count):
-        best = reference_logits(reference, tokens)[-1].topk(2)
+        logits = reference(torch.tensor([tokens]), logits_to_keep=1).logits
+        best = logits[0, -1].float().topk(2)
         tokens.append(int(best.indices[0]))
         gaps.append(float(best.values[0] - best.values[1]))
     return tokens[len(prompt) :], gaps
