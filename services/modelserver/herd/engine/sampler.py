@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections import Counter
 from collections.abc import Sequence
 
 import torch
@@ -70,16 +69,28 @@ def uniform(seed: int, count: int) -> float:
 def _adjusted(
     logits: torch.Tensor, rows: Sequence[RowSampling], banned: Sequence[Sequence[int]]
 ) -> torch.Tensor:
-    """Penalties, bias and the min_tokens mask, in place."""
-    for i, row in enumerate(rows):
-        if row.params.penalizes:
-            _penalize(logits[i], row)
-        if row.params.logit_bias:
-            ids = torch.tensor([token for token, _ in row.params.logit_bias])
-            biases = torch.tensor([bias for _, bias in row.params.logit_bias])
-            logits[i].index_add_(0, ids, biases)
-        if banned[i]:
-            logits[i, list(banned[i])] = float("-inf")
+    """Penalties, bias and the min_tokens mask, in place, each for all rows at once."""
+    repeated = [at for at, row in enumerate(rows) if row.params.repetition_penalty != 1.0]
+    if repeated:
+        _discourage_repetition(logits, rows, repeated)
+    penalized = [
+        at
+        for at, row in enumerate(rows)
+        if row.params.presence_penalty != 0.0 or row.params.frequency_penalty != 0.0
+    ]
+    if penalized:
+        _penalize_output(logits, rows, penalized)
+    biases = [
+        (at, token, bias) for at, row in enumerate(rows) for token, bias in row.params.logit_bias
+    ]
+    if biases:
+        at, token, bias = zip(*biases, strict=True)
+        places = torch.tensor(at), torch.tensor(token)
+        logits.index_put_(places, torch.tensor(bias), accumulate=True)
+    masked = [(at, token) for at, tokens in enumerate(banned) for token in tokens]
+    if masked:
+        at, token = zip(*masked, strict=True)
+        logits[torch.tensor(at), torch.tensor(token)] = float("-inf")
     return logits
 
 
@@ -89,18 +100,37 @@ def _banned(row: RowSampling, eos_ids: Sequence[int]) -> list[int]:
     return [*eos_ids, *row.params.stop_token_ids]
 
 
-def _penalize(logits: torch.Tensor, row: RowSampling) -> None:
-    """In place on one row [vocab]; touches only tokens that occurred."""
-    params, counts = row.params, Counter(row.tokens[row.num_prompt :])
-    if params.repetition_penalty != 1.0:
-        ids = torch.tensor(sorted(set(row.tokens)), dtype=torch.int64)
-        seen = logits[ids]
-        factor = params.repetition_penalty
-        logits[ids] = torch.where(seen > 0, seen / factor, seen * factor)
-    if counts:
-        ids = torch.tensor(list(counts))
-        times = torch.tensor(list(counts.values()), dtype=torch.float32)
-        logits[ids] -= params.presence_penalty + params.frequency_penalty * times
+def _discourage_repetition(
+    logits: torch.Tensor, rows: Sequence[RowSampling], which: Sequence[int]
+) -> None:
+    """Of tokens of prompt and output, on either side of zero; in place on logits [n, vocab]."""
+    seen, _ = _occurrences(logits, which, [rows[at].tokens for at in which])
+    penalties = torch.tensor([row.params.repetition_penalty for row in rows])
+    factor, found = penalties[seen // logits.shape[-1]], logits.view(-1)[seen]
+    logits.view(-1)[seen] = torch.where(found > 0, found / factor, found * factor)
+
+
+def _penalize_output(
+    logits: torch.Tensor, rows: Sequence[RowSampling], which: Sequence[int]
+) -> None:
+    """Tokens of the output, once and by how often they occur; in place on logits [n, vocab]."""
+    outputs = [rows[at].tokens[rows[at].num_prompt :] for at in which]
+    said, times = _occurrences(logits, which, outputs)
+    presence = torch.tensor([row.params.presence_penalty for row in rows])
+    frequency = torch.tensor([row.params.frequency_penalty for row in rows])
+    row = said // logits.shape[-1]
+    logits.view(-1)[said] -= presence[row] + frequency[row] * times
+
+
+def _occurrences(
+    logits: torch.Tensor, which: Sequence[int], tokens: Sequence[Sequence[int]]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each token that occurs, by its place in the flattened logits, and how often: `tokens` are of
+    the rows `which`."""
+    ids = torch.tensor([token for each in tokens for token in each], dtype=torch.int64)
+    counts = torch.tensor([len(each) for each in tokens])
+    row = torch.tensor(which).repeat_interleave(counts)
+    return torch.unique(row * logits.shape[-1] + ids, return_counts=True)
 
 
 def _draw(logits: torch.Tensor, rows: Sequence[RowSampling]) -> torch.Tensor:

@@ -81,12 +81,27 @@ class TestDrawing:
         logits = torch.randn(others + 1, 3000, generator=generator)
         at = at % (others + 1)
         rows = [
-            row(seed=100 + i, temperature=0.1 * i, top_p=1 - 0.04 * i, top_k=7 * i)
+            row(
+                [i, 5, 5, 2999, i + 7],
+                1,
+                seed=100 + i,
+                temperature=0.1 * i,
+                top_p=1 - 0.04 * i,
+                top_k=7 * i,
+                presence_penalty=0.1 * (i % 3),
+                frequency_penalty=-0.05 * i,
+                repetition_penalty=1 + 0.1 * (i % 2),
+                logit_bias=((i, 3.0), (2999, -5.0)) if i % 4 else (),
+                min_tokens=i,
+            )
             for i in range(others + 1)
         ]
-        rows[at] = row(seed=seed, top_p=0.9, min_p=0.01)
-        together = sample(logits, rows).tokens[at]
-        assert sample(logits[at : at + 1], [rows[at]]).tokens == [together]
+        rows[at] = row(
+            [3, 5, 5, 5, 8], 2, seed=seed, top_p=0.9, min_p=0.01,
+            frequency_penalty=0.5, repetition_penalty=1.3, logit_bias=((5, 4.0),),
+        )  # fmt: skip
+        together = sample(logits, rows, eos_ids=(1, 2)).tokens[at]
+        assert sample(logits[at : at + 1], [rows[at]], eos_ids=(1, 2)).tokens == [together]
 
     def test_a_row_that_draws_needs_a_seed(self) -> None:
         with pytest.raises(ValueError, match="seed"):
