@@ -11,6 +11,8 @@ from typing import Any
 
 import psutil
 
+from libs.cpus import usable_cpus
+
 ROOT = Path(__file__).resolve().parents[2]
 VERSIONS = ("torch", "grpcio", "protobuf", "uvloop")
 VECTOR_FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "asimd")
@@ -32,8 +34,8 @@ def machine_facts() -> dict[str, Any]:
 
 
 def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0))
+    """Cores that this process may keep busy."""
+    return usable_cpus()
 
 
 def cpu_facts(cpuinfo: str) -> dict[str, Any]:

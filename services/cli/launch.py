@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from libs.cpus import usable_cpus
 from services.cli import net
 from services.cli.core.supervision import Unit
 from services.cli.state_dir import StateDir
@@ -59,7 +59,7 @@ class Settings:
 
     @property
     def threads_each(self) -> int:
-        return self.threads or max(1, len(os.sched_getaffinity(0)) // self.servers)
+        return self.threads or max(1, usable_cpus() // self.servers)
 
     @property
     def source(self) -> str:

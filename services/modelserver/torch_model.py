@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 
+from libs.cpus import usable_cpus
 from libs.demo.cache import cache_dir
 from libs.errors import StartupError
 from libs.models.resolve import resolve_model
@@ -21,7 +22,7 @@ log = logging.getLogger(__name__)
 
 def load(config: ModelServerConfig) -> ServedModel:
     """Reads and packs the weights and makes the pool. Raises ModelError or StartupError."""
-    threads = config.threads or len(os.sched_getaffinity(0))
+    threads = config.threads or usable_cpus()
     path = resolve_model(config.model, cache_dir(), log.info)
     precision = choose_precision(config.precision)
     native_library()  # built here once, or the first step that decodes would wait for gcc
