@@ -28,7 +28,7 @@ from services.modelserver.tests.models.factories import (
 )
 from services.modelserver.tests.service.rig import Rig, model_server, request, tokens_of
 
-BLOCK_BYTES = 2 * 3 * 32 * 2 * 8 * 4
+BLOCK_BYTES = 2 * 3 * 32 * 2 * 32 * 4
 POOL_BLOCKS = 8
 WAIT_S = 20.0
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import errno
 import socket
+import struct
+import sys
 from collections.abc import Iterator
 
 import uvicorn
@@ -21,6 +24,10 @@ KEEP_ALIVE_S = 75
 TICK_S = 0.1
 FAREWELL_S = 0.25
 """Of each of the two moments before connections without a request are closed."""
+_ACCEPT_REST_S = 0.05
+"""The event loop comes round many times in it."""
+_SO_ATTACH_FILTER = 26  # of Linux
+_BPF_RET = 0x06
 
 
 class _Server(uvicorn.Server):
@@ -110,6 +117,8 @@ class HttpServer:
         """
         if self._task is not None and not self._task.done():
             await asyncio.sleep(self._farewell_s)
+            take_no_more(self._socket)
+            await asyncio.sleep(_ACCEPT_REST_S)
             for listening in self._server.servers:
                 listening.close()
             await asyncio.sleep(self._farewell_s)
@@ -117,6 +126,20 @@ class HttpServer:
         if self._task is not None:
             await self._task
         self._socket.close()
+
+
+def take_no_more(listening: socket.socket) -> None:
+    """Drops what comes to connect from now on, and keeps those that wait to be accepted.
+
+    Closing would reset these, whose requests may be sent already. So accept them, then close.
+    Linux alone has such a filter: a classic BPF program of one instruction, "take 0 bytes".
+    """
+    if sys.platform != "linux":
+        return
+    return_0 = ctypes.create_string_buffer(struct.pack("HBBI", _BPF_RET, 0, 0, 0))
+    program = struct.pack("HP", 1, ctypes.addressof(return_0))
+    with contextlib.suppress(OSError):
+        listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
 
 
 def _bind(host: str, port: int) -> socket.socket:
