@@ -66,9 +66,9 @@ async def test_a_cancel_keeps_what_is_finished_and_names_and_charges_the_rest(
         chat_line(f"long-{i}", f"Count from {i}", max_tokens=4000, ignore_eos=True)
         for i in range(20)
     ]
-    # The last to begin: once it has ended, the long ones have been computed for a while.
-    last = chat_line("last", "Hello", max_tokens=40, ignore_eos=True)
-    batch = await batches.submit(client, [*short, *long, last])
+    # Once this one has ended, the long ones before it have been computed for a while.
+    between = chat_line("between", "Hello", max_tokens=40, ignore_eos=True)
+    batch = await batches.submit(client, [*short, *long[:2], between, *long[2:]])
     async with asyncio.timeout(60):
         while not (batch.request_counts and batch.request_counts.completed == 4):
             await asyncio.sleep(0.1)
@@ -81,7 +81,7 @@ async def test_a_cancel_keeps_what_is_finished_and_names_and_charges_the_rest(
     errors = await batches.content(client, done.error_file_id)
     counts = done.request_counts
     assert (len(output), len(errors)) == (counts.completed, counts.failed) == (4, 20)
-    assert batches.ids(output) == ["last", *(f"short-{i}" for i in range(3))]
+    assert batches.ids(output) == ["between", *(f"short-{i}" for i in range(3))]
     assert batches.ids(errors) == sorted(f"long-{i}" for i in range(20))
     assert {line["error"]["code"] for line in errors} == {"batch_cancelled"}
     with pytest.raises(openai.ConflictError):
